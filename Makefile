@@ -1,0 +1,41 @@
+# Everything runs in the project's own .venv; `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := dev,report,export,vision
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-all check bench reproduce clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# The stamp is newer than what decides the environment; editing Python sources needs no new setup.
+$(VENV)/ready: pyproject.toml setup.py constraints.txt src/patchreorder/native/kernel.cpp
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+setup: $(VENV)/ready ## make .venv, install the pinned dependencies, compile the kernel
+	@$(BIN)/python -m patchreorder info
+
+check: setup ## formatting, lint, types, doctests, import direction
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest --doctest-modules src tests/test_architecture.py
+
+test: check ## the checks and every fast test
+	$(BIN)/pytest
+
+test-all: check ## also the slow tests
+	$(BIN)/pytest -m ''
+
+bench: setup ## speed of the operator against x.clone() and its peers
+	$(BIN)/python benchmarks/operator.py --out runs/bench
+
+reproduce: setup ## the main job; today: the operator at work on a picture
+	$(BIN)/patchreorder demo --out runs/demo
+
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build runs src/*.egg-info src/patchreorder/native/*.so

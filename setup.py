@@ -1,0 +1,33 @@
+"""The native kernel, compiled once per instruction set; everything else about the package is in pyproject.toml.
+
+Each build is an ordinary shared library with a C interface (no torch, no Python headers) and is optional: where it
+cannot be compiled the installation goes on without it and the plain torch form answers.
+"""
+
+import platform
+
+from setuptools import Extension, setup
+
+X86 = {
+    "x86_64": [],  # runs everywhere, and says what the processor can do
+    "avx2": ["-mavx2", "-mf16c", "-mbmi2"],
+    "avx512": ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mbmi2", "-mprefer-vector-width=512"],
+}
+BUILDS = X86 if platform.machine() in ("x86_64", "AMD64") else {"generic": []}
+
+# Contraction is off because rounding decides near-ties: a fused multiply-add would rank them differently.
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fno-math-errno", "-pthread"]
+
+setup(
+    ext_modules=[
+        Extension(
+            f"patchreorder.native._kernel_{name}",
+            ["src/patchreorder/native/kernel.cpp"],
+            language="c++",
+            extra_compile_args=FLAGS + flags,
+            extra_link_args=["-pthread"],
+            optional=True,
+        )
+        for name, flags in BUILDS.items()
+    ]
+)

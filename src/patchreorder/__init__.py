@@ -1,0 +1,35 @@
+"""Rotation and translation invariance for convolutional networks by sorting the patches of a feature map by energy."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .functional import patch_reorder as patch_reorder
+    from .functional import undo_reorder as undo_reorder
+    from .module import PatchReorder as PatchReorder
+    from .surgery import advise as advise
+    from .surgery import insert_after as insert_after
+    from .surgery import remove_after as remove_after
+
+_HOMES = {
+    "patch_reorder": "functional",
+    "undo_reorder": "functional",
+    "PatchReorder": "module",
+    "advise": "surgery",
+    "insert_after": "surgery",
+    "remove_after": "surgery",
+}
+__all__ = ["PatchReorder", "advise", "insert_after", "patch_reorder", "remove_after", "undo_reorder"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

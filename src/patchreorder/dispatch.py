@@ -1,0 +1,202 @@
+"""The choice between the native kernel and plain torch, and what autograd, vmap and the compiler need to know.
+
+Eager: `Function`s that call whichever form fits the tensor, with forward-mode derivatives and vmap. Under torch.compile
+on a CPU: two custom operators around the kernel. Everything else that watches torch operations (exporters, tracers,
+compilers for other devices, fake tensors) sees the plain torch form.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from . import native, torch_form
+
+
+class Plan(NamedTuple):
+    """What to do with maps of one size: unit patches down and across, and how to rank them."""
+
+    rows: int
+    columns: int
+    levels: int
+    energy: str
+    per_channel: bool
+    descending: bool
+
+
+def traced() -> bool:
+    """Whether something watches the torch operations: a compiler, an exporter, a tracer, a dispatch mode."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode()
+
+
+def reorder(x: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+    """The maps in order of energy, and the order."""
+    if not traced():
+        return _Reorder.apply(x, plan)
+    if _kernel_in_graph(x, plan.rows, plan.columns):
+        return torch.ops.patchreorder.reorder(x, *plan)
+    order = torch_form.order_of(x, *plan)
+    return _traced_permute(x, order, False), order
+
+
+def permute(x: Tensor, order: Tensor, *, inverse: bool) -> Tensor:
+    """The patches of x moved by an order, or moved back."""
+    if not traced():
+        return _Permute.apply(x, order, inverse)
+    if order.dtype == torch.uint8 and _kernel_in_graph(x, order.shape[2], order.shape[3]):
+        return torch.ops.patchreorder.permute(x, order, inverse)
+    return _traced_permute(x, order, inverse)
+
+
+def _traced_permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
+    # An exported program keeps no autograd Function; its gathers have gradients of their own.
+    if torch_form.exporting():
+        return torch_form.permute(x, order, inverse=inverse)
+    return _TracedPermute.apply(x, order, inverse)
+
+
+def _kernel_in_graph(x: Tensor, rows: int, columns: int) -> bool:
+    compiling = torch.compiler.is_compiling() and not torch_form.exporting()
+    return compiling and x.device.type == "cpu" and native.fits(rows, columns)
+
+
+def _kernel_fits(x: Tensor, rows: int, columns: int) -> bool:
+    # Exact types: the memory of a subclass (fake, distributed, quantised) is not ours to read.
+    return x.device.type == "cpu" and type(x) in (Tensor, torch.nn.Parameter) and native.fits(rows, columns)
+
+
+class _TracedPermute(Function):
+    """Move patches by an order. Linear, and its own gradient the other way round, so any order of derivative works.
+
+    Without `jvp` and `vmap`: dynamo breaks the graph at a Function that has them.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
+        return torch_form.permute(x, order, inverse=inverse)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.inverse = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _TracedPermute.apply(grad, ctx.saved_tensors[0], not ctx.inverse), None, None
+
+
+class _Permute(Function):
+    """The same in eager mode: by either form, with forward-mode derivatives and vmap."""
+
+    @staticmethod
+    def forward(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
+        if order.dtype == torch.uint8 and _kernel_fits(x, *order.shape[2:]):
+            return native.permute(x, order, inverse)
+        return torch_form.permute(x, order, inverse=inverse)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+        ctx.inverse = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _Permute.apply(grad, ctx.saved_tensors[0], not ctx.inverse), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        return _Permute.apply(tangent, ctx.saved_tensors[0], ctx.inverse)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, order: Tensor, inverse: bool) -> tuple[Tensor, int]:
+        x, order = (_fold(maps, dim, info.batch_size) for maps, dim in zip((x, order), in_dims[:2], strict=True))
+        return _unfold(_Permute.apply(x, order, inverse), info.batch_size), 0
+
+
+class _Reorder(Function):
+    """Find the order and apply it, in one pass over the maps where the kernel does it."""
+
+    @staticmethod
+    def forward(x: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+        if _kernel_fits(x, plan.rows, plan.columns):
+            return native.reorder(x, *plan)
+        order = torch_form.order_of(x, *plan)
+        return torch_form.permute(x, order, inverse=False), order
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output[1])
+        ctx.save_for_forward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, None]:
+        return (None if grad is None else _Permute.apply(grad, ctx.saved_tensors[0], True)), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor | None, _: Any) -> tuple[Tensor | None, None]:
+        return (None if tangent is None else _Permute.apply(tangent, ctx.saved_tensors[0], False)), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, plan: Plan) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        z, order = _Reorder.apply(_fold(x, in_dims[0], info.batch_size), plan)
+        return (_unfold(z, info.batch_size), _unfold(order, info.batch_size)), (0, 0)
+
+
+def _fold(maps: Tensor, dim: int | None, size: int) -> Tensor:
+    """Join a vmapped dimension with the batch: images are ranked one by one, so nothing changes."""
+    maps = maps.expand(size, *maps.shape) if dim is None else maps.movedim(dim, 0)
+    return maps.flatten(0, 1)
+
+
+def _unfold(maps: Tensor, size: int) -> Tensor:
+    return maps.reshape(size, maps.shape[0] // max(size, 1), *maps.shape[1:])
+
+
+@torch.library.custom_op("patchreorder::reorder", mutates_args=(), device_types="cpu")
+def _reorder_op(
+    x: Tensor, rows: int, columns: int, levels: int, energy: str, per_channel: bool, descending: bool
+) -> tuple[Tensor, Tensor]:
+    return native.reorder(x, rows, columns, levels, energy, per_channel, descending)
+
+
+@_reorder_op.register_fake
+def _(x: Tensor, rows: int, columns: int, levels: int, energy: str, per_channel: bool, descending: bool) -> Any:
+    return native.empty_maps(x), native.empty_order(x, rows, columns, per_channel)
+
+
+@torch.library.custom_op("patchreorder::permute", mutates_args=(), device_types="cpu")
+def _permute_op(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
+    return native.permute(x, order, inverse)
+
+
+@_permute_op.register_fake
+def _(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
+    return native.empty_maps(x)
+
+
+def _save_found_order(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(output[1])
+
+
+def _reorder_gradient(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
+    return torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], True), *(None for _ in Plan._fields)
+
+
+def _save_given_order(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(inputs[1])
+    ctx.inverse = inputs[2]
+
+
+def _permute_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    return torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], not ctx.inverse), None, None
+
+
+_reorder_op.register_autograd(_reorder_gradient, setup_context=_save_found_order)
+_permute_op.register_autograd(_permute_gradient, setup_context=_save_given_order)

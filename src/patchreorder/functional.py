@@ -1,0 +1,204 @@
+"""The operator: sort the patches of every feature map by energy. Arguments are checked here, once.
+
+Two forms with bit-identical results do the work: the native kernel (`native/`: CPU tensors) and plain torch
+(`torch_form.py`: every device, traceable); `dispatch.py` chooses. Nothing here has parameters or state.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Literal, NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from .dispatch import Plan, permute, reorder, traced
+from .torch_form import is_permutation
+
+Grid = int | Literal["pixels"]
+Energy = Literal["l1", "l2"]
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Settings(NamedTuple):
+    """The arguments of `patch_reorder` that decide the order, checked."""
+
+    grid: Grid = 2
+    levels: int = 1
+    energy: Energy = "l2"
+    per_channel: bool = True
+    descending: bool = True
+
+    def check(self) -> Settings:
+        """Return the settings with plain ints; raise ValueError or TypeError naming the argument and its value."""
+        grid, levels = self.grid, _whole("levels", self.levels)
+        if levels < 1:
+            raise ValueError(f"levels ({levels}) must be 1 or more")
+        if grid == "pixels":
+            if levels != 1:
+                raise ValueError(f"levels ({levels}) must be 1 with grid='pixels': a pixel cannot be divided")
+        elif isinstance(grid, str):
+            raise ValueError(f"grid ({grid!r}) must be a whole number of patches a side, or 'pixels'")
+        else:
+            grid = _whole("grid", grid)
+            if grid < 2:
+                raise ValueError(f"grid ({grid}) must be 2 or more patches a side, or 'pixels'")
+        if self.energy not in ("l1", "l2"):
+            raise ValueError(f"energy ({self.energy!r}) must be 'l1' or 'l2'")
+        for name in ("per_channel", "descending"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} ({getattr(self, name)!r}) must be True or False")
+        return self._replace(grid=grid, levels=levels)
+
+    def plan(self, height: int, width: int) -> Plan:
+        """What to do with maps of this size; ValueError where the patches do not fit them."""
+        if self.grid == "pixels":
+            if height < 1 or width < 1:
+                raise ValueError(f"x has no pixels to reorder: its maps are {height}x{width}")
+            return Plan(height, width, *self[1:])
+        side = self.grid**self.levels
+        if side > min(height, width):
+            raise ValueError(
+                f"grid ({self.grid}) ** levels ({self.levels}) = {side} patches a side do not fit a "
+                f"{height}x{width} map: lower grid or levels, or use grid='pixels'"
+            )
+        return Plan(side, side, *self[1:])
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{name} ({value!r}) must be a whole number")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} ({value!r}) must be a whole number") from None
+
+
+def _check_maps(name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.dim() not in (3, 4):
+        raise ValueError(
+            f"{name} must have shape (batch, channels, height, width) or (channels, height, width), "
+            f"got {tuple(x.shape)}"
+        )
+    if x.dtype not in FLOATS:
+        raise TypeError(f"{name} must be float16, bfloat16, float32 or float64, got {x.dtype}")
+
+
+@overload
+def patch_reorder(
+    x: Tensor,
+    *,
+    grid: Grid = ...,
+    levels: int = ...,
+    energy: Energy = ...,
+    per_channel: bool = ...,
+    descending: bool = ...,
+    return_order: Literal[False] = ...,
+) -> Tensor: ...
+
+
+@overload
+def patch_reorder(
+    x: Tensor,
+    *,
+    grid: Grid = ...,
+    levels: int = ...,
+    energy: Energy = ...,
+    per_channel: bool = ...,
+    descending: bool = ...,
+    return_order: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
+def patch_reorder(
+    x: Tensor,
+    *,
+    grid: Grid = 2,
+    levels: int = 1,
+    energy: Energy = "l2",
+    per_channel: bool = True,
+    descending: bool = True,
+    return_order: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Sort the patches of every feature map by their energy (Eqs. 5 and 6 of the paper).
+
+    Each map is cut into `grid ** levels` patches a side. At every level, coarse to fine, the patches inside one patch
+    of the level above are placed in raster order, the strongest first; pixels inside the smallest patches keep their
+    places, and so do pixels that no patch covers. Ties keep their order, NaN goes first. The gradient is the inverse
+    permutation (Eq. 7).
+
+    Shape:
+        x: (batch, channels, height, width) or (channels, height, width); the result has its shape, type and layout.
+        order: (batch, channels, rows, columns), one channel if not `per_channel`.
+
+    Args:
+        grid: patches a side at each level, or "pixels": every pixel is a patch, whatever the size of the map.
+        levels: how many times patches are divided again.
+        energy: of a patch, "l2" for the sum of squares, "l1" for the sum of magnitudes.
+        per_channel: rank every channel by itself; False ranks by the sum over channels, and all move together.
+        descending: strongest first; False puts the weakest first.
+        return_order: also return the permutation: the source patch (raster index) of each place, uint8 up to
+            256 patches and int32 above, for `undo_reorder`.
+
+    Raises:
+        ValueError: more patches than pixels, or an argument out of range.
+        TypeError: an argument, or the tensor, is of the wrong type.
+
+    >>> x = torch.tensor([[[[0.0, 1.0], [2.0, 3.0]]]])
+    >>> patch_reorder(x)
+    tensor([[[[3., 2.],
+              [1., 0.]]]])
+    """
+    _check_maps("x", x)
+    settings = Settings(grid, levels, energy, per_channel, descending).check()
+    plan = settings.plan(x.shape[-2], x.shape[-1])
+    if x.dim() == 3:
+        z, order = (maps.squeeze(0) for maps in reorder(x.unsqueeze(0), plan))
+    else:
+        z, order = reorder(x, plan)
+    return (z, order) if return_order else z
+
+
+def undo_reorder(z: Tensor, order: Tensor) -> Tensor:
+    """Put the patches back: `undo_reorder(*patch_reorder(x, return_order=True))` is x, bit for bit.
+
+    Shape:
+        z: (batch, channels, height, width) or (channels, height, width); the result has its shape, type and layout.
+        order: as `patch_reorder` returned it.
+
+    Args:
+        z: reordered maps, or anything of their shape, such as a mask.
+        order: the source patch of each place.
+
+    Raises:
+        ValueError: the order does not fit z, or is not a permutation.
+        TypeError: z is not a floating-point tensor, or order not uint8 or int32.
+
+    >>> x = torch.rand(2, 3, 8, 8)
+    >>> z, order = patch_reorder(x, levels=2, return_order=True)
+    >>> torch.equal(undo_reorder(z, order), x)
+    True
+    """
+    _check_maps("z", z)
+    if not isinstance(order, Tensor):
+        raise TypeError(f"order must be a torch.Tensor, got {type(order).__name__}")
+    if order.dtype not in (torch.uint8, torch.int32):
+        raise TypeError(f"order must be uint8 or int32, as patch_reorder returns it, got {order.dtype}")
+    fits = (
+        order.dim() == z.dim()
+        and order.shape[:-3] == z.shape[:-3]
+        and order.shape[-3] in (1, z.shape[-3])
+        and 1 <= order.shape[-2] <= z.shape[-2]
+        and 1 <= order.shape[-1] <= z.shape[-1]
+    )
+    if not fits:
+        raise ValueError(f"order of shape {tuple(order.shape)} does not fit z of shape {tuple(z.shape)}")
+    if order.device != z.device:
+        raise ValueError(f"order is on {order.device}, z on {z.device}: move one of them")
+    if not traced() and order.device.type != "meta" and not is_permutation(order):
+        raise ValueError("order is not a permutation: each patch must appear exactly once")
+    if z.dim() == 3:
+        return permute(z.unsqueeze(0), order.unsqueeze(0), inverse=True).squeeze(0)
+    return permute(z, order, inverse=True)

@@ -1,0 +1,210 @@
+"""The operator in plain torch: any device, any tracer, any size. It is the definition the native kernel must match.
+
+Rounding decides near-ties, so the order of every sum is part of the definition: down each column of a patch, then the
+column sums from left to right; over channels by halving; a coarser patch is the sum of its children in raster order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Up to this many patches are ranked by comparing every pair, which vectorises and exports; more by a stable sort.
+MOST_PAIRWISE = 16
+
+
+def exporting() -> bool:
+    """Whether torch.export or the ONNX exporter is tracing: bit casts are then out of reach."""
+    return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
+
+
+def order_of(
+    x: Tensor, rows: int, columns: int, levels: int, energy: str, per_channel: bool, descending: bool
+) -> Tensor:
+    """The source unit patch (raster index) of every place, (batch, channels or 1, rows, columns)."""
+    energies = unit_energy(x.detach(), rows, columns, energy)
+    if not per_channel:
+        energies = _sum_channels(energies)
+    n = (rows, columns) if levels == 1 else (round(rows ** (1 / levels)),) * 2  # patches a side inside one patch
+    place = _places(energies, n, levels, descending)
+    order = _invert(place.flatten(2)).unflatten(2, (rows, columns))
+    layout = torch.channels_last if per_channel and _is_channels_last(x) else torch.contiguous_format
+    return order.to(torch.uint8 if rows * columns <= 256 else torch.int32).contiguous(memory_format=layout)
+
+
+def unit_energy(x: Tensor, rows: int, columns: int, energy: str) -> Tensor:
+    """Energy of every unit patch, in float32 at least: (batch, channels, rows, columns)."""
+    height, width = x.shape[2] // rows, x.shape[3] // columns
+    x = x[:, :, : rows * height, : columns * width]
+    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    x = (x.abs() if energy == "l1" else x * x).contiguous()
+    x = x.unflatten(2, (rows, height))  # b c rows h w
+    x = _add_one_by_one([x[:, :, :, i] for i in range(height)])  # b c rows w
+    x = x.unflatten(3, (columns, width))
+    return _add_one_by_one([x[..., j] for j in range(width)])
+
+
+def _add_one_by_one(parts: list[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _sum_channels(e: Tensor) -> Tensor:
+    if e.shape[1] == 0:
+        return e.new_zeros(e.shape[0], 1, *e.shape[2:])
+    while e.shape[1] > 1:
+        half = e.shape[1] // 2
+        e = torch.cat([e[:, :half] + e[:, half : 2 * half], e[:, 2 * half :]], 1)
+    return e
+
+
+def _places(e: Tensor, n: tuple[int, int], levels: int, descending: bool) -> Tensor:
+    """The place (raster index) every unit patch goes to: energies do not move, so the levels' moves add up."""
+    columns = e.shape[-1]
+    pyramid = [e]
+    for _ in range(levels - 1):
+        pyramid.append(_add_one_by_one(_children(pyramid[-1], n)))
+    place: Tensor | None = None
+    for level in reversed(pyramid):
+        size = columns // level.shape[-1]  # unit patches across one patch of this level
+        rank = _ranks(level, n, descending)
+        step = (rank // n[1] * columns + rank % n[1]) * size
+        if place is not None:
+            step = step + place.repeat_interleave(n[0], -2).repeat_interleave(n[1], -1)
+        place = step
+    assert place is not None
+    return place
+
+
+def _children(e: Tensor, n: tuple[int, int]) -> list[Tensor]:
+    return [e[..., i :: n[0], j :: n[1]] for i in range(n[0]) for j in range(n[1])]
+
+
+def _ranks(e: Tensor, n: tuple[int, int], descending: bool) -> Tensor:
+    """Rank of every patch among the children of its parent; same shape as e."""
+    keys = _keys(e, descending)
+    ranks = _ranks_by_pairs if n[0] * n[1] <= MOST_PAIRWISE else _ranks_by_sorting
+    return ranks(keys, n)
+
+
+def _keys(e: Tensor, descending: bool) -> list[Tensor]:
+    """What to compare, most significant first: larger goes first, NaN before everything."""
+    if exporting():
+        value = torch.where(e.isnan(), 0.0, e)
+        return [e.isnan().to(e.dtype), value if descending else -value]
+    # Energies are not negative, and such floats compare like their bits.
+    integers = torch.int64 if e.dtype == torch.float64 else torch.int32
+    bits = e.contiguous().view(integers)
+    return [torch.where(e.isnan(), torch.iinfo(integers).max, bits if descending else -bits)]
+
+
+def _ranks_by_pairs(keys: list[Tensor], n: tuple[int, int]) -> Tensor:
+    children = [[child.contiguous() for child in _children(key, n)] for key in keys]
+    count = n[0] * n[1]
+    ranks = [torch.full_like(children[0][0], i, dtype=torch.int32) for i in range(count)]  # if all were equal
+    for i in range(count):
+        for j in range(i + 1, count):
+            swap = _larger([child[j] for child in children], [child[i] for child in children]).int()
+            ranks[i] = ranks[i] + swap
+            ranks[j] = ranks[j] - swap
+    rows = [torch.stack(ranks[i * n[1] : (i + 1) * n[1]], -1).flatten(-2) for i in range(n[0])]
+    return torch.stack(rows, -2).flatten(-3, -2)
+
+
+def _larger(a: list[Tensor], b: list[Tensor]) -> Tensor:
+    larger = a[-1] > b[-1]
+    for left, right in zip(reversed(a[:-1]), reversed(b[:-1]), strict=True):
+        larger = (left > right) | ((left == right) & larger)
+    return larger
+
+
+def _ranks_by_sorting(keys: list[Tensor], n: tuple[int, int]) -> Tensor:
+    parents = keys[0].shape[2] // n[0], keys[0].shape[3] // n[1]
+    grouped = [
+        key.unflatten(3, (parents[1], n[1])).unflatten(2, (parents[0], n[0])).transpose(3, 4).flatten(4)
+        for key in keys
+    ]  # b c parent_row parent_column child
+    source: Tensor | None = None
+    for key in reversed(grouped):  # least significant first: the sorts are stable
+        found = _argsort_descending(key if source is None else key.gather(-1, source))
+        source = found if source is None else source.gather(-1, found)
+    assert source is not None
+    ranks = _invert(source).unflatten(-1, n)
+    return ranks.transpose(3, 4).flatten(4).flatten(2, 3)
+
+
+def _argsort_descending(key: Tensor) -> Tensor:
+    """Stable. ONNX has no stable sort, but its TopK breaks ties by the lower index, which is the same."""
+    if not torch.onnx.is_in_onnx_export():
+        return torch.sort(key, dim=-1, descending=True, stable=True).indices
+    count = torch.tensor([key.shape[-1]])
+    _, indices = torch.onnx.ops.symbolic_multi_out(
+        "TopK",
+        (key, count),
+        {"axis": -1, "largest": 1, "sorted": 1},
+        dtypes=(key.dtype, torch.int64),
+        shapes=(key.shape, key.shape),
+    )
+    return indices
+
+
+def _invert(permutation: Tensor) -> Tensor:
+    """The inverse of permutations of the last dimension, int64."""
+    places = torch.arange(permutation.shape[-1], device=permutation.device).expand(permutation.shape)
+    return torch.zeros_like(places).scatter(-1, permutation.long(), places)
+
+
+def permute(x: Tensor, order: Tensor, *, inverse: bool) -> Tensor:
+    """Put patch order[q] of x at place q, or with `inverse` patch q at place order[q]. Keeps the layout."""
+    source = order.flatten(2).long()
+    if inverse:
+        source = _invert(source)
+    rows, columns = order.shape[2:]
+    move = _gather_pixels if torch.compiler.is_compiling() or torch.jit.is_tracing() else _select_runs
+    z = move(x, source, rows, columns)
+    return z.contiguous(memory_format=torch.channels_last) if _is_channels_last(x) else z
+
+
+def _gather_pixels(x: Tensor, source: Tensor, rows: int, columns: int) -> Tensor:
+    """By one index per pixel: compilers fuse it and exporters know it."""
+    b, c, h, w = x.shape
+    high, wide = h // rows, w // columns
+    i = torch.arange(h, device=x.device)[:, None]
+    j = torch.arange(w, device=x.device)
+    inside = (i < rows * high) & (j < columns * wide)
+    patch = torch.where(inside, i // high * columns + j // wide, 0).flatten()
+    moved = source[:, :, patch].unflatten(2, (h, w))
+    pixel = (moved // columns * high + i % high) * w + moved % columns * wide + j % wide
+    pixel = torch.where(inside, pixel, i * w + j).flatten(2)
+    return x.flatten(2).gather(2, pixel.expand(b, c, h * w)).unflatten(2, (h, w))
+
+
+def _select_runs(x: Tensor, source: Tensor, rows: int, columns: int) -> Tensor:
+    """By one index per patch row: a row of a patch is contiguous, which is several times faster in eager mode."""
+    b, c, h, w = x.shape
+    high, wide = h // rows, w // columns
+    covered = x[:, :, : rows * high, : columns * wide]
+    runs = covered.reshape(b * c * rows * high * columns, wide)
+    source = source.unflatten(2, (rows, 1, columns))
+    line = torch.arange(high, device=x.device)[:, None]
+    first = torch.arange(b * c, device=x.device).view(b, c, 1, 1, 1) * (rows * high * columns)
+    run = (source // columns * high + line) * columns + source % columns + first  # b c rows high columns
+    moved = runs.index_select(0, run.flatten()).view(b, c, rows * high, columns * wide)
+    if moved.shape == x.shape:
+        return moved
+    z = x.clone(memory_format=torch.contiguous_format)
+    z[:, :, : rows * high, : columns * wide] = moved
+    return z
+
+
+def is_permutation(order: Tensor) -> bool:
+    """Whether every map's order names each patch exactly once."""
+    flat = order.flatten(-2).long()
+    expected = torch.arange(flat.shape[-1], device=flat.device)
+    return bool((flat.sort(-1).values == expected).all())
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)

@@ -4,10 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .advice import advise as advise
     from .functional import patch_reorder as patch_reorder
     from .functional import undo_reorder as undo_reorder
     from .module import PatchReorder as PatchReorder
-    from .surgery import advise as advise
     from .surgery import insert_after as insert_after
     from .surgery import remove_after as remove_after
 
@@ -15,7 +15,7 @@ _HOMES = {
     "patch_reorder": "functional",
     "undo_reorder": "functional",
     "PatchReorder": "module",
-    "advise": "surgery",
+    "advise": "advice",
     "insert_after": "surgery",
     "remove_after": "surgery",
 }

@@ -43,13 +43,13 @@ def reorder(x: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
     return _traced_permute(x, order, False), order
 
 
-def permute(x: Tensor, order: Tensor, *, inverse: bool) -> Tensor:
-    """The patches of x moved by an order, or moved back."""
+def undo(z: Tensor, order: Tensor) -> Tensor:
+    """The patches of z moved back by an order from outside; ValueError if it is not a permutation."""
     if not traced():
-        return _Permute.apply(x, order, inverse)
-    if order.dtype == torch.uint8 and _kernel_in_graph(x, order.shape[2], order.shape[3]):
-        return torch.ops.patchreorder.permute(x, order, inverse)
-    return _traced_permute(x, order, inverse)
+        return _Permute.apply(z, order, True, True)
+    if order.dtype == torch.uint8 and _kernel_in_graph(z, order.shape[2], order.shape[3]):
+        return torch.ops.patchreorder.permute(z, order, True, True)
+    return _traced_permute(z, order, True)
 
 
 def _traced_permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
@@ -65,8 +65,17 @@ def _kernel_in_graph(x: Tensor, rows: int, columns: int) -> bool:
 
 
 def _kernel_fits(x: Tensor, rows: int, columns: int) -> bool:
-    # Exact types: the memory of a subclass (fake, distributed, quantised) is not ours to read.
-    return x.device.type == "cpu" and type(x) in (Tensor, torch.nn.Parameter) and native.fits(rows, columns)
+    # The memory of a subclass (fake, distributed) is not ours to read; batched gradients come without any.
+    plain = type(x) in (Tensor, torch.nn.Parameter) and torch._C._has_storage(x)
+    return plain and x.device.type == "cpu" and native.fits(rows, columns)
+
+
+def _check_permutation(order: Tensor) -> None:
+    if order.device.type == "meta":
+        return
+    native_check = order.dtype == torch.uint8 and _kernel_fits(order, order.shape[2], order.shape[3])
+    if not (native if native_check else torch_form).is_permutation(order):
+        raise ValueError("order is not a permutation: every patch must appear exactly once")
 
 
 class _TracedPermute(Function):
@@ -90,10 +99,12 @@ class _TracedPermute(Function):
 
 
 class _Permute(Function):
-    """The same in eager mode: by either form, with forward-mode derivatives and vmap."""
+    """The same in eager mode: by either form, with forward-mode derivatives and vmap; `check` an order from outside."""
 
     @staticmethod
-    def forward(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
+    def forward(x: Tensor, order: Tensor, inverse: bool, check: bool) -> Tensor:
+        if check:
+            _check_permutation(order)
         if order.dtype == torch.uint8 and _kernel_fits(x, *order.shape[2:]):
             return native.permute(x, order, inverse)
         return torch_form.permute(x, order, inverse=inverse)
@@ -105,17 +116,18 @@ class _Permute(Function):
         ctx.inverse = inputs[2]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _Permute.apply(grad, ctx.saved_tensors[0], not ctx.inverse), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Permute.apply(grad, ctx.saved_tensors[0], not ctx.inverse, False), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        return _Permute.apply(tangent, ctx.saved_tensors[0], ctx.inverse)
+        return _Permute.apply(tangent, ctx.saved_tensors[0], ctx.inverse, False)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, order: Tensor, inverse: bool) -> tuple[Tensor, int]:
-        x, order = (_fold(maps, dim, info.batch_size) for maps, dim in zip((x, order), in_dims[:2], strict=True))
-        return _unfold(_Permute.apply(x, order, inverse), info.batch_size), 0
+    def vmap(info: Any, in_dims: Any, x: Tensor, order: Tensor, inverse: bool, check: bool) -> tuple[Tensor, int]:
+        x, order = (_lead(maps, dim, info.batch_size) for maps, dim in zip((x, order), in_dims[:2], strict=True))
+        z = _Permute.apply(x.flatten(0, 1), order.flatten(0, 1), inverse, check)
+        return z.unflatten(0, x.shape[:2]), 0
 
 
 class _Reorder(Function):
@@ -137,26 +149,22 @@ class _Reorder(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, None]:
-        return (None if grad is None else _Permute.apply(grad, ctx.saved_tensors[0], True)), None
+        return (None if grad is None else _Permute.apply(grad, ctx.saved_tensors[0], True, False)), None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor | None, _: Any) -> tuple[Tensor | None, None]:
-        return (None if tangent is None else _Permute.apply(tangent, ctx.saved_tensors[0], False)), None
+        return (None if tangent is None else _Permute.apply(tangent, ctx.saved_tensors[0], False, False)), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, plan: Plan) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        z, order = _Reorder.apply(_fold(x, in_dims[0], info.batch_size), plan)
-        return (_unfold(z, info.batch_size), _unfold(order, info.batch_size)), (0, 0)
+    def vmap(info: Any, in_dims: Any, x: Tensor, plan: Plan) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
+        x = _lead(x, in_dims[0], info.batch_size)
+        both = _Reorder.apply(x.flatten(0, 1), plan)
+        return tuple(maps.unflatten(0, x.shape[:2]) for maps in both), (0, 0)
 
 
-def _fold(maps: Tensor, dim: int | None, size: int) -> Tensor:
-    """Join a vmapped dimension with the batch: images are ranked one by one, so nothing changes."""
-    maps = maps.expand(size, *maps.shape) if dim is None else maps.movedim(dim, 0)
-    return maps.flatten(0, 1)
-
-
-def _unfold(maps: Tensor, size: int) -> Tensor:
-    return maps.reshape(size, maps.shape[0] // max(size, 1), *maps.shape[1:])
+def _lead(maps: Tensor, dim: int | None, size: int) -> Tensor:
+    """The vmapped dimension in front of the batch. Images are ranked one by one, so the two can then be joined."""
+    return maps.expand(size, *maps.shape) if dim is None else maps.movedim(dim, 0)
 
 
 @torch.library.custom_op("patchreorder::reorder", mutates_args=(), device_types="cpu")
@@ -172,12 +180,14 @@ def _(x: Tensor, rows: int, columns: int, levels: int, energy: str, per_channel:
 
 
 @torch.library.custom_op("patchreorder::permute", mutates_args=(), device_types="cpu")
-def _permute_op(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
+def _permute_op(x: Tensor, order: Tensor, inverse: bool, check: bool) -> Tensor:
+    if check:
+        _check_permutation(order)
     return native.permute(x, order, inverse)
 
 
 @_permute_op.register_fake
-def _(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
+def _(x: Tensor, order: Tensor, inverse: bool, check: bool) -> Tensor:
     return native.empty_maps(x)
 
 
@@ -186,7 +196,7 @@ def _save_found_order(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _reorder_gradient(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-    return torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], True), *(None for _ in Plan._fields)
+    return torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], True, False), *(None for _ in Plan._fields)
 
 
 def _save_given_order(ctx: Any, inputs: Any, output: Any) -> None:
@@ -195,7 +205,7 @@ def _save_given_order(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _permute_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], not ctx.inverse), None, None
+    return torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], not ctx.inverse, False), None, None, None
 
 
 _reorder_op.register_autograd(_reorder_gradient, setup_context=_save_found_order)

@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from .dispatch import Plan, permute, reorder, traced
-from .torch_form import is_permutation
+from .dispatch import Plan, reorder, undo
 
 Grid = int | Literal["pixels"]
 Energy = Literal["l1", "l2"]
@@ -77,6 +76,8 @@ def _whole(name: str, value: Any) -> int:
 def _check_maps(name: str, x: Tensor) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.layout is not torch.strided:
+        raise TypeError(f"{name} must be a dense (strided) tensor, got {x.layout}")
     if x.dim() not in (3, 4):
         raise ValueError(
             f"{name} must have shape (batch, channels, height, width) or (channels, height, width), "
@@ -197,8 +198,6 @@ def undo_reorder(z: Tensor, order: Tensor) -> Tensor:
         raise ValueError(f"order of shape {tuple(order.shape)} does not fit z of shape {tuple(z.shape)}")
     if order.device != z.device:
         raise ValueError(f"order is on {order.device}, z on {z.device}: move one of them")
-    if not traced() and order.device.type != "meta" and not is_permutation(order):
-        raise ValueError("order is not a permutation: each patch must appear exactly once")
     if z.dim() == 3:
-        return permute(z.unsqueeze(0), order.unsqueeze(0), inverse=True).squeeze(0)
-    return permute(z, order, inverse=True)
+        return undo(z.unsqueeze(0), order.unsqueeze(0)).squeeze(0)
+    return undo(z, order)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import torch.fx
 from torch import Tensor, nn
 
 from .functional import Energy, Grid, Settings, patch_reorder
+
+torch.fx.wrap("patch_reorder")  # one node in a symbolic trace, which cannot look at sizes
 
 
 class PatchReorder(nn.Module):

@@ -14,8 +14,8 @@ MOST_PAIRWISE = 16
 
 
 def exporting() -> bool:
-    """Whether torch.export or the ONNX exporter is tracing: bit casts are then out of reach."""
-    return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export()
+    """Whether torch.export, the ONNX exporter or torch.jit is tracing: bit casts are then out of reach."""
+    return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing()
 
 
 def order_of(
@@ -185,14 +185,15 @@ def _select_runs(x: Tensor, source: Tensor, rows: int, columns: int) -> Tensor:
     """By one index per patch row: a row of a patch is contiguous, which is several times faster in eager mode."""
     b, c, h, w = x.shape
     high, wide = h // rows, w // columns
-    covered = x[:, :, : rows * high, : columns * wide]
+    everything = rows * high == h and columns * wide == w
+    covered = x if everything else x[:, :, : rows * high, : columns * wide]
     runs = covered.reshape(b * c * rows * high * columns, wide)
     source = source.unflatten(2, (rows, 1, columns))
     line = torch.arange(high, device=x.device)[:, None]
     first = torch.arange(b * c, device=x.device).view(b, c, 1, 1, 1) * (rows * high * columns)
     run = (source // columns * high + line) * columns + source % columns + first  # b c rows high columns
     moved = runs.index_select(0, run.flatten()).view(b, c, rows * high, columns * wide)
-    if moved.shape == x.shape:
+    if everything:
         return moved
     z = x.clone(memory_format=torch.contiguous_format)
     z[:, :, : rows * high, : columns * wide] = moved

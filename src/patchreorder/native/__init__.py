@@ -1,2 +1,142 @@
-MOST_PATCHES = 16
-def fits(rows, columns): return False
+"""The native kernel: which build of `kernel.cpp` runs here, and how to call it.
+
+The builds are plain shared libraries with a C interface, one per instruction set, made by setup.py where there is a
+compiler. The environment variable PATCHREORDER_NATIVE chooses one by name ("avx2"), or none ("off").
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+MOST_PATCHES = 16  # a side
+_BY_PROCESSOR = ("x86_64", "avx2", "avx512")  # what patchreorder_processor() counts
+_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
+_FAILURES = {1: MemoryError("patchreorder: out of memory"), 2: RuntimeError("patchreorder: the kernel refused")}
+
+
+class Kernel(NamedTuple):
+    """The build in use, or None, and why."""
+
+    library: ctypes.CDLL | None
+    build: str
+    reason: str
+
+
+def choose(found: dict[str, Path], wanted: str = "") -> Kernel:
+    """Load the wanted build, or the best this processor can run."""
+    if wanted.lower() in ("0", "off", "no"):
+        return Kernel(None, "none", f"switched off by PATCHREORDER_NATIVE={wanted}")
+    if wanted and wanted not in found:
+        there = ", ".join(found) or "none"
+        raise ValueError(f"PATCHREORDER_NATIVE ({wanted!r}) is no build of the kernel; there are: {there}")
+    if not found:
+        return Kernel(None, "none", "not compiled when the package was installed (no C++ compiler?)")
+    try:
+        build = wanted or _best(found)
+        return Kernel(_open(found[build]), build, "asked for" if wanted else "the best build for this processor")
+    except OSError as error:
+        return Kernel(None, "none", f"cannot be loaded: {error}")
+
+
+def _builds() -> dict[str, Path]:
+    files = sorted(Path(__file__).parent.glob("_kernel_*"))
+    return {
+        file.name.split(".")[0].removeprefix("_kernel_"): file
+        for file in files
+        if file.name.endswith(tuple(EXTENSION_SUFFIXES))
+    }
+
+
+def _best(found: dict[str, Path]) -> str:
+    if "x86_64" not in found:
+        return next(iter(found))
+    level = ctypes.CDLL(str(found["x86_64"])).patchreorder_processor()
+    return next(name for name in reversed(_BY_PROCESSOR[: level + 1]) if name in found)
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+    library.patchreorder_forward.argtypes = [pointer] * 3 + [number] + [size] * 4 + [number] * 8
+    library.patchreorder_permute.argtypes = [pointer] * 3 + [number] + [size] * 4 + [number] * 6
+    library.patchreorder_is_order.argtypes = [pointer, size, size]
+    return library
+
+
+# Chosen once, on import: compilers that trace through `fits` see a constant.
+KERNEL = choose(_builds(), os.environ.get("PATCHREORDER_NATIVE", ""))
+
+
+def fits(rows: int, columns: int) -> bool:
+    """Whether the kernel is here and takes this many patches."""
+    return rows <= MOST_PATCHES and columns <= MOST_PATCHES and KERNEL.library is not None
+
+
+def reorder(
+    x: Tensor, rows: int, columns: int, levels: int, energy: str, per_channel: bool, descending: bool
+) -> tuple[Tensor, Tensor]:
+    """Sort the patches of x, (b, c, h, w) on the CPU; return the result and its order."""
+    x = _dense(x)
+    z, order = empty_maps(x), empty_order(x, rows, columns, per_channel)
+    _call(
+        "patchreorder_forward", x.data_ptr(), z.data_ptr(), order.data_ptr(), _DTYPES[x.dtype], *x.shape,
+        rows, columns, levels, energy == "l1", not per_channel, descending, _is_interleaved(x), torch.get_num_threads(),
+    )  # fmt: skip
+    return z, order
+
+
+def is_permutation(order: Tensor) -> bool:
+    """Whether every map's order, uint8, names each patch exactly once."""
+    order = order.contiguous()
+    maps, patches = order.shape[0] * order.shape[1], order.shape[2] * order.shape[3]
+    return KERNEL.library.patchreorder_is_order(order.data_ptr(), maps, patches) == 1  # type: ignore[union-attr]
+
+
+def permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
+    """Move the patches of x by a uint8 order, which must be a permutation: the kernel does not look."""
+    x = _dense(x)
+    z = empty_maps(x)
+    interleaved, joint = _is_interleaved(x), order.shape[1] != x.shape[1]
+    layout = torch.channels_last if interleaved and not joint else torch.contiguous_format
+    order = order.contiguous(memory_format=layout)
+    _call(
+        "patchreorder_permute", x.data_ptr(), z.data_ptr(), order.data_ptr(), x.element_size(), *x.shape,
+        *order.shape[2:], joint, inverse, interleaved, torch.get_num_threads(),
+    )  # fmt: skip
+    return z
+
+
+def empty_maps(x: Tensor) -> Tensor:
+    """Memory for a result of the kernel: channels_last where x is, else contiguous."""
+    if x.is_contiguous() or _is_interleaved(x):
+        return torch.empty_like(x)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def empty_order(x: Tensor, rows: int, columns: int, per_channel: bool) -> Tensor:
+    """Memory for the order of x, in the layout of x."""
+    layout = torch.channels_last if per_channel and _is_interleaved(x) else torch.contiguous_format
+    shape = (x.shape[0], x.shape[1] if per_channel else 1, rows, columns)
+    return torch.empty(shape, dtype=torch.uint8, device=x.device, memory_format=layout)
+
+
+def _dense(x: Tensor) -> Tensor:
+    x = x.resolve_neg()
+    return x if x.is_contiguous() or _is_interleaved(x) else x.contiguous()
+
+
+def _is_interleaved(x: Tensor) -> bool:
+    return not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _call(name: str, *arguments: int) -> None:
+    status = getattr(KERNEL.library, name)(*arguments)
+    if status:
+        raise _FAILURES[status]

@@ -1,0 +1,154 @@
+"""Does the output of a model change by more than rounding when the maps of one of its modules are changed?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Change = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In eval mode and without gradients; each module's mode and torch's random state are put back."""
+    modes = [(module, module.training) for module in model.modules()]
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+
+
+class Trial:
+    """Runs a model on the same input, with the same random numbers, as often as there is something to try."""
+
+    def __init__(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
+        self.model, self.arguments = model, arguments
+        self.varied = tuple(_vary(argument) for argument in arguments)
+        self.output = self.run(arguments)
+        if not self.output:
+            raise ValueError("the model returned no tensor, so there is nothing to compare")
+        sizes = [_norm(tensor.double().nan_to_num(0.0, 0.0, 0.0)) for tensor in self.output]
+        self.repeated = _distances(self.output, self.run(arguments))
+        if not _within(self.repeated, [1e-2 * size for size in sizes]):
+            raise ValueError("the model's output changes from run to run, for the same input and seed")
+        self.rounding = [
+            4 * (_precision(tensor) * size + distance)
+            for tensor, size, distance in zip(self.output, sizes, self.repeated, strict=True)
+        ]
+        self.visible = [max(1e-2 * size, limit) for size, limit in zip(sizes, self.rounding, strict=True)]
+
+    def run(
+        self, arguments: tuple[Any, ...], module: nn.Module | None = None, change: Change | None = None
+    ) -> list[Tensor]:
+        """The tensors in the output, with the maps of one module changed, at every use."""
+        generator = torch.Generator().manual_seed(0)
+
+        def hook(_: nn.Module, __: Any, output: Any) -> Any:
+            return change(output, generator) if change and is_maps(output) else output
+
+        _seed()
+        # Copies, since a model may change its input, or return a tensor that the next run writes to.
+        copies = [argument.clone() if isinstance(argument, Tensor) else argument for argument in arguments]
+        handle = (module or self.model).register_forward_hook(hook)
+        try:
+            return [tensor.cpu().clone() for tensor in _tensors(self.model(*copies))]
+        finally:
+            handle.remove()
+
+    def ignores_positions(self, module: nn.Module) -> bool:
+        """Whether shuffling the maps of a module changes the output no more than rounding does."""
+        changes = _distances(self.output, self.run(self.arguments, module, shuffle))
+        if not _within(changes, self.visible):
+            return False
+        # A pool adds shuffled maps up in another order. How far that moves the output depends on all that
+        # comes later, so it is measured, by noise of the size of rounding in the same place.
+        noise = _distances(self.output, self.run(self.arguments, module, _add_rounding_noise))
+        return _within(changes, [max(pair) for pair in zip(noise, self.rounding, strict=True)])
+
+    def is_bypassed(self, module: nn.Module) -> bool:
+        """Whether the output still depends on the input when the maps of a module do not."""
+        blanked = [self.run(arguments, module, _blank) for arguments in (self.arguments, self.varied)]
+        return not _within(_distances(*blanked), self.rounding)
+
+    def ignores_input(self) -> bool:
+        """Whether another input gives the very same output."""
+        return _within(_distances(self.output, self.run(self.varied)), self.repeated)
+
+
+def is_maps(value: Any) -> bool:
+    """Whether a module's output is (batch, channels, height, width) with more than one position."""
+    is_image = isinstance(value, Tensor) and value.dim() == 4 and value.is_floating_point()
+    return is_image and value.shape[2:].numel() > 1
+
+
+def shuffle(maps: Tensor, generator: torch.Generator) -> Tensor:
+    """Every map in a random order of its own, one cycle through all positions: none stays where it was."""
+    path = torch.rand(maps.flatten(2).shape, generator=generator).argsort(2)  # b c hw
+    order = torch.empty_like(path).scatter_(2, path, path.roll(1, 2)).to(maps.device)
+    # Into the same memory layout: in another one the next layers may round in another way.
+    return torch.empty_like(maps).copy_(maps.flatten(2).gather(2, order).view(maps.shape))
+
+
+def _add_rounding_noise(maps: Tensor, generator: torch.Generator) -> Tensor:
+    """Some units in the last place, for every value by itself and for every map as a whole, like a sum's."""
+    scale = 32 * torch.finfo(maps.dtype).eps * maps.abs().mean((2, 3), keepdim=True)
+    values = torch.randn(maps.shape, generator=generator)
+    sums = torch.randn(*maps.shape[:2], 1, 1, generator=generator)
+    return torch.empty_like(maps).copy_(maps + scale * (values + sums).to(maps))
+
+
+def _blank(maps: Tensor, _: torch.Generator) -> Tensor:
+    return torch.zeros_like(maps)
+
+
+def _vary(argument: Any) -> Any:
+    floating = isinstance(argument, Tensor) and argument.is_floating_point()
+    return argument + torch.randn_like(argument) if floating else argument
+
+
+def _seed() -> None:
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    elif is_dataclass(value):
+        value = [getattr(value, field.name) for field in fields(value)]
+    return [tensor for part in value for tensor in _tensors(part)] if isinstance(value, (list, tuple)) else []
+
+
+def _distances(first: list[Tensor], second: list[Tensor]) -> list[float]:
+    if [tensor.shape for tensor in first] != [tensor.shape for tensor in second]:
+        return [torch.inf] * len(first)
+    return [_distance(*pair) for pair in zip(first, second, strict=True)]
+
+
+def _distance(first: Tensor, second: Tensor) -> float:
+    same = (first == second) | (first.isnan() & second.isnan())
+    return _norm((first.double() - second.double()).masked_fill(same, 0.0).nan_to_num(torch.inf))
+
+
+def _norm(tensor: Tensor) -> float:
+    return torch.linalg.vector_norm(tensor).item()
+
+
+def _within(distances: list[float], limits: list[float]) -> bool:
+    return all(distance <= limit for distance, limit in zip(distances, limits, strict=True))
+
+
+def _precision(tensor: Tensor) -> float:
+    return torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0

@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 EXTRAS := dev,report,export,vision
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all check bench reproduce clean
+.PHONY: help setup test test-all check bench fuzz reproduce clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # The stamp is newer than what decides the environment; editing Python sources needs no new setup.
-$(VENV)/ready: pyproject.toml setup.py constraints.txt src/patchreorder/native/kernel.cpp
+$(VENV)/ready: pyproject.toml setup.py constraints.txt $(wildcard src/patchreorder/native/*.?pp)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
@@ -33,6 +33,12 @@ test-all: check ## also the slow tests
 
 bench: setup ## speed of the operator against x.clone() and its peers
 	$(BIN)/python benchmarks/operator.py --out runs/bench
+
+fuzz: ## the kernel under AddressSanitizer, for the processor at hand
+	mkdir -p build
+	$(CXX) -std=c++17 -O1 -g -w -march=native -ffp-contract=off -fsanitize=address,undefined \
+	  -fno-sanitize-recover=undefined -pthread tests/fuzz.cpp -o build/fuzz
+	build/fuzz 100000 1
 
 reproduce: setup ## the main job; today: the operator at work on a picture
 	$(BIN)/patchreorder demo --out runs/demo

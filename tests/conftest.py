@@ -5,9 +5,9 @@ import torch
 
 from patchreorder import native
 
-BUILDS = native._builds()
-LEVEL = native._open(BUILDS["x86_64"]).patchreorder_processor() if "x86_64" in BUILDS else 0
-RUNNABLE = [name for name in native._BY_PROCESSOR[: LEVEL + 1] if name in BUILDS] or list(BUILDS)  # best last
+BUILDS = native.builds()
+ABLE = native._BY_PROCESSOR[: native._processor(BUILDS) + 1]
+RUNNABLE = [name for name in ABLE if name in BUILDS] or list(BUILDS)  # the best last
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The operator's definition once more, by loops over patches and Python's own sort: slow, and shares no code with src."""
+"""The operator's definition once more, by loops over patches and Python's own sort: slow, sharing no code with src."""
 
 import numpy as np
 import torch

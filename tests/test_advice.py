@@ -160,9 +160,7 @@ def test_rounding_in_a_global_average_is_no_effect(dtype: torch.dtype, layout: t
     example = torch.randn(2, 3, 64, 64).to(dtype).to(memory_format=layout)
     with torch.no_grad():
         changed = Trial(model, (example,)).run((example,), model[0], shuffle)[0]
-        assert dtype == torch.bfloat16 or not torch.equal(
-            changed, model(example)
-        )  # there is rounding to ignore
+        assert dtype == torch.bfloat16 or not torch.equal(changed, model(example))  # there is rounding to ignore
     assert warnings_of(model, example) == {"0": "no-op"}
 
 
@@ -183,9 +181,7 @@ def test_what_drowns_in_other_maps_is_a_no_op() -> None:
             self.conv = nn.Conv2d(3, 3, 3, padding=1)
 
         def forward(self, x: Tensor) -> Tensor:
-            return (x + 1e-7 * self.conv(x)).mean(
-                (2, 3)
-            )  # so faint that noise of the size of rounding is lost
+            return (x + 1e-7 * self.conv(x)).mean((2, 3))  # so faint that noise of the size of rounding is lost
 
     assert warnings_of(Whisper(), torch.randn(2, 3, 64, 64)) == {"conv": "no-op"}
 
@@ -349,9 +345,7 @@ def test_outputs_with_the_channels_last_and_vectors_are_no_maps(images: Tensor) 
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.conv(x)
-            return self.pool(
-                x * self.same(self.fc2(self.act(self.fc1(self.norm(x.movedim(1, 3)))))).movedim(3, 1)
-            )
+            return self.pool(x * self.same(self.fc2(self.act(self.fc1(self.norm(x.movedim(1, 3)))))).movedim(3, 1))
 
     assert list(warnings_of(Next(), images)) == ["conv"]
 
@@ -585,10 +579,7 @@ def test_the_shuffle_moves_every_position_of_every_map(shape: tuple[int, ...]) -
     assert (shuffled != maps).all()
     assert shuffled.stride() == maps.stride()
     assert torch.equal(shuffled.flatten(2).sort(2).values, maps.flatten(2))
-    orders = {
-        tuple(order)
-        for order in (shuffled - maps.amin((2, 3), keepdim=True)).flatten(0, 1).flatten(1).tolist()
-    }
+    orders = {tuple(order) for order in (shuffled - maps.amin((2, 3), keepdim=True)).flatten(0, 1).flatten(1).tolist()}
     assert len(orders) == shape[0] * shape[1]
 
 

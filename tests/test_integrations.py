@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -130,7 +131,12 @@ def test_meta_and_fake_tensors():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     z, order = patch_reorder(torch.rand(2, 3, 8, 8, device="meta"), levels=2, return_order=True)
-    assert (z.shape, z.device.type, order.shape, order.dtype) == ((2, 3, 8, 8), "meta", (2, 3, 4, 4), torch.uint8)
+    assert (z.shape, z.device.type, order.shape, order.dtype) == (
+        (2, 3, 8, 8),
+        "meta",
+        (2, 3, 4, 4),
+        torch.uint8,
+    )
     assert undo_reorder(z, order).shape == (2, 3, 8, 8)
     with FakeTensorMode():
         fake = patch_reorder(torch.rand(2, 3, 8, 8).to(memory_format=torch.channels_last), grid="pixels")
@@ -239,7 +245,8 @@ def test_torch_export_with_a_dynamic_batch(options):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"levels": 2}, {"grid": 3, "per_channel": False}, {"grid": "pixels"}, {"descending": False}]
+    "options",
+    [{}, {"levels": 2}, {"grid": 3, "per_channel": False}, {"grid": "pixels"}, {"descending": False}],
 )
 def test_onnx_with_a_dynamic_batch_ties_and_nan(options):
     onnxruntime = pytest.importorskip("onnxruntime")
@@ -251,7 +258,11 @@ def test_onnx_with_a_dynamic_batch_ties_and_nan(options):
 
     file = io.BytesIO()
     program = torch.onnx.export(
-        Both().eval(), (torch.rand(2, 3, 7, 6),), dynamo=True, dynamic_shapes=({0: torch.export.Dim("n")},), verbose=False
+        Both().eval(),
+        (torch.rand(2, 3, 7, 6),),
+        dynamo=True,
+        dynamic_shapes=({0: torch.export.Dim("n")},),
+        verbose=False,
     )
     program.save(file)
     session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
@@ -272,7 +283,7 @@ def test_an_exported_program_goes_on_to_onnx():
 
 def test_jit_trace_is_the_torch_form():
     x = torch.rand(2, 3, 8, 8)
-    with pytest.warns(torch.jit.TracerWarning), pytest.warns(DeprecationWarning):
+    with pytest.warns(torch.jit.TracerWarning), pytest.warns(DeprecationWarning, match="trace"):
         traced = torch.jit.trace(PatchReorder(), (x,), check_trace=False)
     y = torch.rand(2, 3, 8, 8)
     assert torch.equal(traced(y), patch_reorder(y))
@@ -380,3 +391,9 @@ def test_a_kernel_that_is_missing_or_broken_is_not_fatal(monkeypatch, tmp_path):
 def test_an_unknown_build_is_an_error():
     with pytest.raises(ValueError, match="avx1024"):
         native.choose({}, wanted="avx1024")
+
+
+def test_a_build_beyond_the_processor_is_refused(monkeypatch):
+    monkeypatch.setattr(native, "_processor", lambda found: 0)
+    with pytest.raises(ValueError, match="more than this processor"):
+        native.choose({"avx512": Path("nowhere")}, wanted="avx512")

@@ -247,10 +247,7 @@ def test_print_shows_the_layer(place: str) -> None:
 
 def everything(module: nn.Module) -> dict[str, object]:
     """All that a module is made of, in a form that can be compared."""
-    return {
-        part: {key: str(value) for key, value in vars(child).items()}
-        for part, child in module.named_modules()
-    }
+    return {part: {key: str(value) for key, value in vars(child).items()} for part, child in module.named_modules()}
 
 
 @pytest.mark.parametrize("place", ["", *PLACES])
@@ -338,9 +335,7 @@ def test_a_copy_runs_its_own_layers(copied: Callable[[nn.Module], nn.Module], im
     assert torch.equal(model(images), output)
 
 
-def test_later_hooks_do_not_replace_that_of_an_unpickled_model(
-    images: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_hooks_do_not_replace_that_of_an_unpickled_model(images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = insert_after(Net(), "stem", Scale())
     (number,) = model.stem._forward_hooks
     stored = pickle.dumps(model)
@@ -542,7 +537,5 @@ def test_wrong_arguments() -> None:
 def test_a_module_that_returns_no_tensor_is_named_when_it_runs(module: nn.Module, images: Tensor) -> None:
     model = nn.Sequential(nn.Sequential(nn.ReLU(), module))
     insert_after(model, "0.1", PatchReorder())
-    with pytest.raises(
-        TypeError, match=r"module '0\.1' returned tuple, not a tensor, so PatchReorder cannot"
-    ):
+    with pytest.raises(TypeError, match=r"module '0\.1' returned tuple, not a tensor, so PatchReorder cannot"):
         model(images)

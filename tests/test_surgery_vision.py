@@ -42,9 +42,7 @@ def mobilenet() -> nn.Module:
 
 
 def densenet() -> nn.Module:
-    return torchvision.models.DenseNet(
-        growth_rate=4, block_config=(2, 2), num_init_features=8, num_classes=10
-    )
+    return torchvision.models.DenseNet(growth_rate=4, block_config=(2, 2), num_init_features=8, num_classes=10)
 
 
 # Places of every kind: a leaf, a Sequential, a block with a forward of its own, a module used twice, a

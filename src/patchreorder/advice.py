@@ -51,9 +51,7 @@ class Advice(NamedTuple):
     warning: str  # empty, or "no-op", "early: 3 convolutions follow", "branch", "already reordered", ...
 
 
-def advise(
-    model: nn.Module, example: Tensor | tuple[Any, ...], *, console: Console | None = None
-) -> list[Advice]:
+def advise(model: nn.Module, example: Tensor | tuple[Any, ...], *, console: Console | None = None) -> list[Advice]:
     """Print where a reordering layer fits into a model, and where it would do nothing or harm.
 
     The model runs once to find the modules that return maps, and again for each with the positions of its
@@ -151,9 +149,7 @@ class _Watch:
                 line.inside.followed |= line.followed
             elif line.module in self.names and not isinstance(line.module, PatchReorder):
                 shown.insert(0, line)
-        return [
-            line for line in shown if line.shape not in self.channels_last or _is_convolution(line.module)
-        ]
+        return [line for line in shown if line.shape not in self.channels_last or _is_convolution(line.module)]
 
 
 def _find_maps(trial: Trial) -> tuple[list[_Line], list[int]]:

@@ -205,7 +205,12 @@ def _save_given_order(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _permute_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], not ctx.inverse, False), None, None, None
+    return (
+        torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], not ctx.inverse, False),
+        None,
+        None,
+        None,
+    )
 
 
 _reorder_op.register_autograd(_reorder_gradient, setup_context=_save_found_order)

@@ -92,12 +92,8 @@ def remove_after(model: nn.Module, name: str) -> list[nn.Module]:
     target = _find(model, name)
     hooks, children = _hooks(target), _appended(target)
     if not hooks and not children:
-        places = [
-            _place(other) for other, module in model.named_modules() if _hooks(module) or _appended(module)
-        ]
-        raise ValueError(
-            f"no layer is inserted after {_place(name)}, only after {', '.join(places) or 'nothing'}"
-        )
+        places = [_place(other) for other, module in model.named_modules() if _hooks(module) or _appended(module)]
+        raise ValueError(f"no layer is inserted after {_place(name)}, only after {', '.join(places) or 'nothing'}")
     layers = [getattr(target, child) for child in children]
     for hook in hooks:
         hook.handle.remove()

@@ -25,9 +25,12 @@ def order_of(
     energies = unit_energy(x.detach(), rows, columns, energy)
     if not per_channel:
         energies = _sum_channels(energies)
-    n = (rows, columns) if levels == 1 else (round(rows ** (1 / levels)),) * 2  # patches a side inside one patch
-    place = _places(energies, n, levels, descending)
-    order = _invert(place.flatten(2)).unflatten(2, (rows, columns))
+    if levels == 1 and rows * columns > MOST_PAIRWISE:
+        order = _argsort([key.flatten(2) for key in _keys(energies, descending)])
+    else:
+        n = (rows, columns) if levels == 1 else (round(rows ** (1 / levels)),) * 2  # patches a side inside one patch
+        order = _invert(_places(energies, n, levels, descending).flatten(2))
+    order = order.unflatten(2, (rows, columns))
     layout = torch.channels_last if per_channel and _is_channels_last(x) else torch.contiguous_format
     return order.to(torch.uint8 if rows * columns <= 256 else torch.int32).contiguous(memory_format=layout)
 
@@ -45,9 +48,11 @@ def unit_energy(x: Tensor, rows: int, columns: int, energy: str) -> Tensor:
 
 
 def _add_one_by_one(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
+    if len(parts) == 1:
+        return parts[0]
+    total = parts[0] + parts[1]
+    for part in parts[2:]:
+        total += part
     return total
 
 
@@ -103,14 +108,15 @@ def _keys(e: Tensor, descending: bool) -> list[Tensor]:
 def _ranks_by_pairs(keys: list[Tensor], n: tuple[int, int]) -> Tensor:
     children = [[child.contiguous() for child in _children(key, n)] for key in keys]
     count = n[0] * n[1]
-    ranks = [torch.full_like(children[0][0], i, dtype=torch.int32) for i in range(count)]  # if all were equal
+    small = torch.int32 if exporting() else torch.uint8  # ONNX runtimes do not add bytes
+    ranks = [torch.full_like(children[0][0], i, dtype=small) for i in range(count)]  # if all were equal
     for i in range(count):
         for j in range(i + 1, count):
-            swap = _larger([child[j] for child in children], [child[i] for child in children]).int()
-            ranks[i] = ranks[i] + swap
-            ranks[j] = ranks[j] - swap
+            swap = _larger([child[j] for child in children], [child[i] for child in children]).to(small)
+            ranks[i] += swap
+            ranks[j] -= swap
     rows = [torch.stack(ranks[i * n[1] : (i + 1) * n[1]], -1).flatten(-2) for i in range(n[0])]
-    return torch.stack(rows, -2).flatten(-3, -2)
+    return torch.stack(rows, -2).flatten(-3, -2).int()
 
 
 def _larger(a: list[Tensor], b: list[Tensor]) -> Tensor:
@@ -123,16 +129,20 @@ def _larger(a: list[Tensor], b: list[Tensor]) -> Tensor:
 def _ranks_by_sorting(keys: list[Tensor], n: tuple[int, int]) -> Tensor:
     parents = keys[0].shape[2] // n[0], keys[0].shape[3] // n[1]
     grouped = [
-        key.unflatten(3, (parents[1], n[1])).unflatten(2, (parents[0], n[0])).transpose(3, 4).flatten(4)
-        for key in keys
+        key.unflatten(3, (parents[1], n[1])).unflatten(2, (parents[0], n[0])).transpose(3, 4).flatten(4) for key in keys
     ]  # b c parent_row parent_column child
+    ranks = _invert(_argsort(grouped)).unflatten(-1, n)
+    return ranks.transpose(3, 4).flatten(4).flatten(2, 3)
+
+
+def _argsort(keys: list[Tensor]) -> Tensor:
+    """Indices that sort the last dimension by several keys, larger first, ties in order."""
     source: Tensor | None = None
-    for key in reversed(grouped):  # least significant first: the sorts are stable
+    for key in reversed(keys):  # least significant first: the sorts are stable
         found = _argsort_descending(key if source is None else key.gather(-1, source))
         source = found if source is None else source.gather(-1, found)
     assert source is not None
-    ranks = _invert(source).unflatten(-1, n)
-    return ranks.transpose(3, 4).flatten(4).flatten(2, 3)
+    return source
 
 
 def _argsort_descending(key: Tensor) -> Tensor:
@@ -162,8 +172,12 @@ def permute(x: Tensor, order: Tensor, *, inverse: bool) -> Tensor:
     if inverse:
         source = _invert(source)
     rows, columns = order.shape[2:]
-    move = _gather_pixels if torch.compiler.is_compiling() or torch.jit.is_tracing() else _select_runs
-    z = move(x, source, rows, columns)
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    if rows * columns == x.shape[2] * x.shape[3]:  # every pixel is a patch
+        pixels = x.reshape(*x.shape[:2], rows * columns)
+        z = pixels.gather(2, source.expand(pixels.shape)).reshape(x.shape)
+    else:
+        z = (_gather_pixels if traced else _select_runs)(x, source, rows, columns)
     return z.contiguous(memory_format=torch.channels_last) if _is_channels_last(x) else z
 
 
@@ -189,9 +203,9 @@ def _select_runs(x: Tensor, source: Tensor, rows: int, columns: int) -> Tensor:
     covered = x if everything else x[:, :, : rows * high, : columns * wide]
     runs = covered.reshape(b * c * rows * high * columns, wide)
     source = source.unflatten(2, (rows, 1, columns))
-    line = torch.arange(high, device=x.device)[:, None]
     first = torch.arange(b * c, device=x.device).view(b, c, 1, 1, 1) * (rows * high * columns)
-    run = (source // columns * high + line) * columns + source % columns + first  # b c rows high columns
+    run = source // columns * (high * columns) + source % columns + first
+    run = run + torch.arange(high, device=x.device)[:, None] * columns  # b c rows high columns
     moved = runs.index_select(0, run.flatten()).view(b, c, rows * high, columns * wide)
     if everything:
         return moved

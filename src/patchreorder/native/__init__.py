@@ -18,7 +18,10 @@ from torch import Tensor
 MOST_PATCHES = 16  # a side
 _BY_PROCESSOR = ("x86_64", "avx2", "avx512")  # what patchreorder_processor() counts
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
-_FAILURES = {1: MemoryError("patchreorder: out of memory"), 2: RuntimeError("patchreorder: the kernel refused")}
+_FAILURES = {
+    1: MemoryError("patchreorder: out of memory"),
+    2: RuntimeError("patchreorder: the kernel refused"),
+}
 
 
 class Kernel(NamedTuple):
@@ -36,6 +39,8 @@ def choose(found: dict[str, Path], wanted: str = "") -> Kernel:
     if wanted and wanted not in found:
         there = ", ".join(found) or "none"
         raise ValueError(f"PATCHREORDER_NATIVE ({wanted!r}) is no build of the kernel; there are: {there}")
+    if wanted in _BY_PROCESSOR and _BY_PROCESSOR.index(wanted) > _processor(found):
+        raise ValueError(f"PATCHREORDER_NATIVE ({wanted!r}) is more than this processor can run")
     if not found:
         return Kernel(None, "none", "not compiled when the package was installed (no C++ compiler?)")
     try:
@@ -45,7 +50,8 @@ def choose(found: dict[str, Path], wanted: str = "") -> Kernel:
         return Kernel(None, "none", f"cannot be loaded: {error}")
 
 
-def _builds() -> dict[str, Path]:
+def builds() -> dict[str, Path]:
+    """The builds of the kernel that are installed, by name."""
     files = sorted(Path(__file__).parent.glob("_kernel_*"))
     return {
         file.name.split(".")[0].removeprefix("_kernel_"): file
@@ -55,10 +61,13 @@ def _builds() -> dict[str, Path]:
 
 
 def _best(found: dict[str, Path]) -> str:
-    if "x86_64" not in found:
-        return next(iter(found))
-    level = ctypes.CDLL(str(found["x86_64"])).patchreorder_processor()
-    return next(name for name in reversed(_BY_PROCESSOR[: level + 1]) if name in found)
+    runnable = [name for name in _BY_PROCESSOR[: _processor(found) + 1] if name in found]
+    return runnable[-1] if runnable else next(iter(found))
+
+
+def _processor(found: dict[str, Path]) -> int:
+    """How far up _BY_PROCESSOR this processor goes; the plainest build asks it."""
+    return ctypes.CDLL(str(found["x86_64"])).patchreorder_processor() if "x86_64" in found else 0
 
 
 def _open(path: Path) -> ctypes.CDLL:
@@ -71,7 +80,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 # Chosen once, on import: compilers that trace through `fits` see a constant.
-KERNEL = choose(_builds(), os.environ.get("PATCHREORDER_NATIVE", ""))
+KERNEL = choose(builds(), os.environ.get("PATCHREORDER_NATIVE", ""))
 
 
 def fits(rows: int, columns: int) -> bool:

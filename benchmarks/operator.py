@@ -1,0 +1,270 @@
+"""Speed of the operator as multiples of `x.clone()`, with its peers and its losses: a table and a JSON file.
+
+    python benchmarks/operator.py [--out runs/bench] [--quick]
+
+Contract: one thread (but for the last table), every form timed in turn inside one round so that noise hits all of them,
+CPU time of this process, median and inter-quartile range over the rounds, and each ratio taken within its round. Freed
+memory is kept (mallopt), else page faults flatter whoever allocates less. Kernel rows call the C interface on memory at
+hand, with one allocation for the result as clone() makes; "call" rows are `patch_reorder` as users call it, autograd
+and Python included.
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path.pop(0)  # this folder, where this file would pass for the standard library's operator
+
+import argparse
+import ctypes
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn import functional as F
+
+from patchreorder import __version__, native, patch_reorder, torch_form
+from patchreorder.functional import Grid
+
+# shape, grid, levels, most forward, most (forward + backward) / 2; None where nothing was promised
+SHAPES: list[tuple[tuple[int, ...], Grid, int, float, float | None]] = [
+    ((256, 64, 4, 4), 2, 1, 1.6, 2.0),
+    ((256, 64, 11, 11), 2, 1, 1.8, 1.7),
+    ((64, 256, 13, 13), 2, 2, 2.2, 1.9),
+    ((64, 256, 13, 13), 4, 1, 2.5, 2.2),
+    ((8, 512, 56, 56), 2, 2, 1.35, 1.4),
+    ((64, 256, 6, 6), "pixels", 1, 6.0, None),
+    ((64, 256, 13, 13), "pixels", 1, 12.0, None),
+]
+Timed = dict[str, Callable[[], object]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench"))
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--quick", action="store_true", help="three rounds: does it run at all")
+    args = parser.parse_args()
+    rounds = 3 if args.quick else args.rounds
+    console = Console()
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    rows = []
+    for shape, grid, levels, forward, both in SHAPES:
+        found = measure(shape, grid, levels, rounds)
+        rows.append({"shape": shape, "grid": grid, "levels": levels, "most": [forward, both], "ratios": found})
+        show(console, rows[-1])
+    speedup = two_threads(rounds)
+    console.print(f"two threads, 8x512x56x56 (2,2): {speedup:.2f} times as fast as one (wall time, wanted: 1.6)")
+    report = {"machine": machine(), "rounds": rounds, "rows": rows, "two_threads": speedup}
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / "operator.json"
+    path.write_text(json.dumps(report, indent=1))
+    console.print(f"written to {path}")
+
+
+def measure(shape: tuple[int, ...], grid: Grid, levels: int, rounds: int) -> dict[str, dict[str, float]]:
+    x = torch.randn(shape)
+    last = x.contiguous(memory_format=torch.channels_last)
+    options: dict[str, Any] = {"grid": grid, "levels": levels}
+    joint = {**options, "per_channel": False}
+    timed: Timed = {"clone": x.clone, "clone channels_last": last.clone}
+    for name, maps, settings in [
+        ("kernel", x, options),
+        ("kernel joint", x, joint),
+        ("kernel channels_last", last, options),
+        ("kernel channels_last joint", last, joint),
+    ]:
+        timed |= kernel_calls(name, maps, settings)
+    tracked = x.clone().requires_grad_()
+    weight = torch.randn(shape)
+    timed["call"] = lambda: patch_reorder(x, **options)
+    timed["call, both ways"] = lambda: patch_reorder(tracked, **options).backward(weight)
+    timed["clone, both ways"] = lambda: tracked.clone().backward(weight)
+    timed["torch form"] = torch_form_call(x, options)
+    timed |= peers(x)
+    return ratios(timed, rounds)
+
+
+def kernel_calls(name: str, x: Tensor, options: dict) -> Timed:
+    """The kernel's two functions with everything but the result's memory prepared."""
+    if native.KERNEL.library is None:
+        return {}
+    rows, columns = patch_counts(x, options)
+    if max(rows, columns) > native.MOST_PATCHES:
+        return {}
+    z, order = native.reorder(x, rows, columns, options["levels"], "l2", options.get("per_channel", True), True)
+    interleaved, joint = not x.is_contiguous(), not options.get("per_channel", True)
+    library = native.KERNEL.library
+
+    def forward() -> Tensor:
+        z = torch.empty_like(x)
+        library.patchreorder_forward(
+            x.data_ptr(), z.data_ptr(), order.data_ptr(), 2, *x.shape,
+            rows, columns, options["levels"], False, joint, True, interleaved, 1,
+        )  # fmt: skip
+        return z
+
+    def backward() -> Tensor:
+        back = torch.empty_like(x)
+        library.patchreorder_permute(
+            z.data_ptr(),
+            back.data_ptr(),
+            order.data_ptr(),
+            4,
+            *x.shape,
+            rows,
+            columns,
+            joint,
+            True,
+            interleaved,
+            1,
+        )
+        return back
+
+    return {name: forward, f"{name}, backward": backward}
+
+
+def torch_form_call(x: Tensor, options: dict) -> Callable[[], Tensor]:
+    plan = (*patch_counts(x, options), options["levels"], "l2", True, True)
+    return lambda: torch_form.permute(x, torch_form.order_of(x, *plan), inverse=False)
+
+
+def patch_counts(x: Tensor, options: dict) -> tuple[int, int]:
+    if options["grid"] == "pixels":
+        return x.shape[2], x.shape[3]
+    side = options["grid"] ** options["levels"]
+    return side, side
+
+
+def peers(x: Tensor) -> Timed:
+    turn = torch.eye(2, 3).repeat(len(x), 1, 1)
+    return {
+        "max_pool2d 2x2": lambda: F.max_pool2d(x, 2),
+        "affine_grid + grid_sample": lambda: F.grid_sample(
+            x, F.affine_grid(turn, list(x.shape), align_corners=False), align_corners=False
+        ),
+        "torch.roll": lambda: torch.roll(x, (1, 1), (2, 3)),
+        "torch.sort of the maps": lambda: torch.sort(x.flatten(2), dim=-1, descending=True),
+    }
+
+
+def ratios(timed: Timed, rounds: int) -> dict[str, dict[str, float]]:
+    """Median and quartiles of each form's time over clone's in the same round, and its median in microseconds."""
+    repeats = {name: repeat_for(call) for name, call in timed.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in timed}
+    for _ in range(rounds):
+        for name, call in timed.items():
+            start = time.process_time()
+            for _ in range(repeats[name]):
+                call()
+            seconds[name].append((time.process_time() - start) / repeats[name])
+    for name in [name for name in timed if name.endswith(", backward")]:
+        forward = name.removesuffix(", backward")
+        seconds[f"{forward}, mean of both ways"] = [
+            (a + b) / 2 for a, b in zip(seconds[forward], seconds.pop(name), strict=True)
+        ]
+    table = {}
+    for name, values in seconds.items():
+        base = "clone channels_last" if "channels_last" in name else "clone"
+        base = "clone, both ways" if name.startswith("call, both") else base
+        relative = sorted(value / reference for value, reference in zip(values, seconds[base], strict=True))
+        low, _, high = statistics.quantiles(relative, n=4)
+        table[name] = {
+            "ratio": statistics.median(relative),
+            "low": low,
+            "high": high,
+            "microseconds": statistics.median(values) * 1e6,
+        }
+    return table
+
+
+def repeat_for(call: Callable[[], object], aim: float = 0.004) -> int:
+    call()
+    start = time.perf_counter()
+    call()
+    return max(1, int(aim / max(time.perf_counter() - start, 1e-7)))
+
+
+def two_threads(rounds: int) -> float:
+    x = torch.randn(8, 512, 56, 56)
+    pairs = []
+    for _ in range(max(rounds, 3)):
+        wall = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            start = time.perf_counter()
+            patch_reorder(x, levels=2)
+            wall.append(time.perf_counter() - start)
+        pairs.append(wall[0] / wall[1])
+    torch.set_num_threads(1)
+    return statistics.median(pairs)
+
+
+def show(console: Console, row: dict) -> None:
+    size = "x".join(map(str, row["shape"]))
+    table = Table(
+        title=f"{size}, grid {row['grid']}, levels {row['levels']}: multiples of clone()",
+        title_justify="left",
+    )
+    for heading in ("", "median", "quartiles", "us", "wanted"):
+        table.add_column(heading, justify="left" if heading == "" else "right")
+    forward, both = row["most"]
+    coarse = row["grid"] != "pixels"
+    wanted = {"kernel": forward, "kernel, mean of both ways": both}
+    if coarse:
+        wanted |= dict.fromkeys(("kernel joint", "kernel channels_last", "kernel channels_last joint"), 2.5)
+    if row["grid"] == 2 and row["levels"] == 2:
+        wanted["torch form"] = 5.0 if row["shape"][2] == 56 else 20.0
+    if not coarse:
+        wanted["kernel"] = min(forward, row["ratios"]["torch.sort of the maps"]["ratio"])
+    for name, found in row["ratios"].items():
+        most = wanted.get(name)
+        missed = most is not None and found["ratio"] > most
+        table.add_row(
+            name,
+            f"{found['ratio']:.2f}",
+            f"{found['low']:.2f}-{found['high']:.2f}",
+            f"{found['microseconds']:.0f}",
+            "" if most is None else f"{most:g}" + (" missed" if missed else ""),
+            style="red" if missed else None,
+        )
+    console.print(table)
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc not to hand freed memory back (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD)."""
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        for option, value in ((-3, 1 << 30), (-1, 1 << 30), (-2, 1 << 28)):
+            libc.mallopt(option, value)
+
+
+def machine() -> dict[str, str | int]:
+    model = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
+        model = names[0] if names else model
+    return {
+        "processor": model,
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "patchreorder": __version__,
+        "kernel": native.KERNEL.build,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""`patchreorder info`: what is installed here, and which form of the operator answers."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterator
+from importlib import metadata
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from patchreorder import __version__
+
+
+def info() -> None:
+    """Say what is installed here and which form of the operator answers."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in _facts():
+        table.add_row(Text(name, style="bold"), Text(value))
+    console = Console()
+    console.print(table)
+    console.print("Next: `patchreorder demo` shows the operator at work.", markup=False, highlight=False)
+
+
+def _facts() -> Iterator[tuple[str, str]]:
+    import torch  # here, so that `patchreorder info --help` need not wait for it
+
+    from patchreorder import native
+
+    yield "patchreorder", __version__
+    yield "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    yield "torch", f"{torch.__version__}, devices: {', '.join(_devices())}"
+    yield "threads", f"{torch.get_num_threads()} of {os.cpu_count()} processors (torch.get_num_threads())"
+    kernel, found = native.KERNEL, ", ".join(native.builds()) or "none"
+    if kernel.library is None:
+        yield "operator", f"plain torch; the native kernel is {kernel.reason}"
+    else:
+        yield "operator", f"native kernel, build {kernel.build}: {kernel.reason}"
+    yield "builds", f'{found} (PATCHREORDER_NATIVE chooses one by name, or "off")'
+    for extra, packages in _extras().items():
+        yield f"extra {extra}", _state(extra, packages)
+
+
+def _devices() -> list[str]:
+    import torch
+
+    accelerators = [f"cuda x{torch.cuda.device_count()}"] if torch.cuda.is_available() else []
+    return ["cpu", *accelerators, *(["mps"] if torch.backends.mps.is_available() else [])]
+
+
+def _extras() -> dict[str, list[str]]:
+    """The packages of each optional extra, as the installed package declares them."""
+    try:
+        declared = metadata.requires("patchreorder") or []
+    except metadata.PackageNotFoundError:  # run from a folder of sources
+        return {}
+    extras: dict[str, list[str]] = {}
+    for line in declared:
+        if match := re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", line):
+            extras.setdefault(match[2], []).append(match[1])
+    return extras
+
+
+def _state(extra: str, packages: list[str]) -> str:
+    versions = {package: _version(package) for package in packages}
+    there = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
+    missing = ", ".join(package for package, version in versions.items() if not version)
+    if not missing:
+        return there
+    return (f"{there}; " if there else "") + f"missing {missing}: pip install 'patchreorder[{extra}]'"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,74 @@
+// Sizes of maps and patches, and how work is shared among threads.
+
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr int LANES = 16;      // maps that are ranked together
+constexpr int MOST_SIDE = 16;  // unit patches a side
+constexpr int MOST_PATCHES = MOST_SIDE * MOST_SIDE;
+constexpr int MOST_PAIRWISE = 16;  // patches ranked by comparing every pair; more are sorted
+constexpr int LOW_BYTE = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : 7;  // of a 64-bit number in memory
+constexpr int SLACK = 64;                         // elements that wide loads and stores may run past the end of a map
+constexpr int64_t CACHE = 24 * 1024;              // bytes of maps to keep in the first-level cache
+constexpr int64_t PIXELS_PER_THREAD = 64 * 1024;  // less work than this is not worth another thread
+
+struct Geometry {
+  int64_t images, channels, height, width;
+  int rows, columns;  // unit patches down and across
+  int patch_height, patch_width;
+
+  Geometry(int64_t b, int64_t c, int64_t h, int64_t w, int rows_, int columns_)
+      : images(b),
+        channels(c),
+        height(h),
+        width(w),
+        rows(rows_),
+        columns(columns_),
+        patch_height(int(h / rows_)),
+        patch_width(int(w / columns_)) {}
+
+  int64_t pixels() const { return height * width; }
+  int patches() const { return rows * columns; }
+  int64_t covered_height() const { return int64_t(rows) * patch_height; }
+  int64_t covered_width() const { return int64_t(columns) * patch_width; }
+
+  // First pixel of a unit patch, counted from the start of its map.
+  int64_t corner(int patch) const {
+    return int64_t(patch / columns) * patch_height * width + int64_t(patch % columns) * patch_width;
+  }
+};
+
+// Splits [0, items) among threads that live for this call only, so a forked process has nothing to inherit.
+// Returns false if a part ran out of memory.
+template <class Body> bool parallel_for(int64_t items, int64_t pixels_per_item, int threads, const Body& body) {
+  const int64_t worth = std::max<int64_t>(1, items * pixels_per_item / PIXELS_PER_THREAD);
+  const int64_t parts = std::max<int64_t>(1, std::min({int64_t(threads), items, worth}));
+  std::atomic<bool> failed{false};
+  const auto run = [&](int64_t part) {
+    try {
+      body(items * part / parts, items * (part + 1) / parts);
+    } catch (...) {
+      failed = true;
+    }
+  };
+  std::vector<std::thread> others;
+  int64_t started = 1;
+  try {
+    others.reserve(parts);
+    for (; started < parts; ++started) others.emplace_back(run, started);
+  } catch (...) {  // no more threads to be had: the caller does the rest
+  }
+  run(0);
+  for (int64_t part = started; part < parts; ++part) run(part);
+  for (auto& other : others) other.join();
+  return !failed;
+}
+
+}  // namespace

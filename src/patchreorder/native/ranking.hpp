@@ -1,0 +1,274 @@
+// From energies to orders: up to LANES maps at once.
+
+#pragma once
+
+#include <limits>
+#include <utility>
+
+#include "energy.hpp"
+
+namespace {
+
+inline int32_t bits_of(float value) {
+  int32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+inline int64_t bits_of(double value) {
+  int64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+// What is compared: larger goes first, NaN before all. Energies are not negative, so they compare like their bits.
+template <class A> inline auto keys_of(const A* energy, bool descending) {
+  using Key = decltype(bits_of(A{}));
+  const Key infinity = bits_of(std::numeric_limits<A>::infinity());
+  const Vector<A> value = load<A>(energy);
+  const Vector<Key> bits = load<Key>(energy), key = descending ? bits : Vector<Key>::all(infinity) - bits;
+  return if_equal(value, value, key, Vector<Key>::all(infinity + 1));
+}
+
+// Where the order of a group of maps is written: of lane k, the source of place q, at data[q * place + k * lane].
+struct Orders {
+  uint8_t* data;
+  int64_t place, lane;
+  int count;  // lanes in use
+};
+
+// As many doubles as a register holds. Compilers do not use the maximum and minimum instructions for a > b ? a : b.
+#if defined(__AVX512F__)
+using Doubles = __m512d;
+inline Doubles larger(Doubles a, Doubles b) { return _mm512_max_pd(a, b); }
+inline Doubles smaller(Doubles a, Doubles b) { return _mm512_min_pd(a, b); }
+#elif defined(__AVX__)
+using Doubles = __m256d;
+inline Doubles larger(Doubles a, Doubles b) { return _mm256_max_pd(a, b); }
+inline Doubles smaller(Doubles a, Doubles b) { return _mm256_min_pd(a, b); }
+#elif defined(__SSE2__)
+using Doubles = __m128d;
+inline Doubles larger(Doubles a, Doubles b) { return _mm_max_pd(a, b); }
+inline Doubles smaller(Doubles a, Doubles b) { return _mm_min_pd(a, b); }
+#else
+using Doubles = double;
+inline Doubles larger(Doubles a, Doubles b) { return a > b ? a : b; }
+inline Doubles smaller(Doubles a, Doubles b) { return a < b ? a : b; }
+#endif
+
+// Two rows to compare, by their distance in bytes from the first row.
+struct Exchange {
+  uint16_t first, second;
+};
+
+// Puts the larger first.
+inline void exchange(char* rows, Exchange pair) {
+  Doubles *first = reinterpret_cast<Doubles*>(rows + pair.first),
+          *second = reinterpret_cast<Doubles*>(rows + pair.second);
+  Doubles a[sizeof(Row<double>) / sizeof(Doubles)], b[sizeof(Row<double>) / sizeof(Doubles)];
+  for (size_t k = 0; k < sizeof a / sizeof *a; ++k) a[k] = first[k], b[k] = second[k];
+  for (size_t k = 0; k < sizeof a / sizeof *a; ++k) first[k] = larger(a[k], b[k]), second[k] = smaller(a[k], b[k]);
+}
+
+// The exchanges that sort `count` rows: Batcher's merge exchange (Knuth 5.2.2, algorithm M).
+std::vector<Exchange> sorting_network(int count) {
+  constexpr int ROW = sizeof(Row<double>);
+  std::vector<Exchange> exchanges;
+  int top = 1;
+  while (2 * top < count) top *= 2;
+  for (int p = top; p > 0; p /= 2) {
+    int distance = p, r = 0;
+    for (int q = top;; q /= 2) {
+      for (int i = 0; i + distance < count; ++i)
+        if ((i & p) == r) exchanges.push_back({uint16_t(i * ROW), uint16_t((i + distance) * ROW)});
+      if (q == p) break;
+      distance = q - p;
+      r = p;
+    }
+  }
+  return exchanges;
+}
+
+// Ranks the unit patches of up to LANES maps. Fill energies(), [patch][LANES], then write the orders.
+template <class A> class Ranking {
+ public:
+  Ranking(const Geometry& g, int levels, bool descending) : g_(g), n_(2), descending_(descending), levels_(levels) {
+    while (levels > 1 && power(n_, levels) < g.rows) ++n_;
+    for (int level = 0; level < levels; ++level) add_level(level);
+    if (children_ > MOST_PAIRWISE) {
+      packed_.resize(children_);
+      network_ = sorting_network(children_);
+    }
+  }
+
+  A* energies() { return levels_.back().energy[0].lane; }  // [patch][LANES]
+
+  // After write(), with few patches: the place of a patch.
+  template <class W> Vector<W> places(int patch) const {
+    return convert<W>(load<Key>(levels_.back().place[patch].lane));
+  }
+
+  void write(Orders out) {
+    if (children_ > MOST_PAIRWISE) return sizeof(A) == 4 ? sort_lanes(out) : sort_one_by_one(out);
+    for (size_t k = levels_.size() - 1; k > 0; --k) sum_children(levels_[k], levels_[k - 1]);
+    for (size_t k = 0; k < levels_.size(); ++k) place_level(levels_[k], k ? &levels_[k - 1] : nullptr);
+    if (out.lane == 1 && out.count == LANES) return write_interleaved(out);
+    if (sizeof(Key) == 4 && g_.patches() == 4 && out.lane == 4 && out.count == LANES) return write_words(out);
+    for (int k = 0; k < out.count; ++k) {
+      uint8_t* to = out.data + k * out.lane;
+      for (int patch = 0; patch < g_.patches(); ++patch)
+        to[levels_.back().place[patch].lane[k] * out.place] = uint8_t(patch);
+    }
+  }
+
+ private:
+  using Key = decltype(bits_of(A{}));
+
+  struct Level {
+    int across, size;        // patches across the map, unit patches across one of them
+    std::vector<int> child;  // where the children of each parent are in the next two, parent by parent
+    std::vector<Row<A>> energy;
+    std::vector<Row<Key>> place;  // in unit patches
+  };
+
+  static int power(int base, int exponent) { return exponent == 0 ? 1 : base * power(base, exponent - 1); }
+
+  void add_level(int level) {
+    Level& it = levels_[level];
+    const int wide = levels_.size() == 1 ? g_.columns : n_, high = levels_.size() == 1 ? g_.rows : n_;
+    it.across = levels_.size() == 1 ? g_.columns : power(n_, level + 1);
+    it.size = g_.columns / it.across;
+    const int parents = it.across / wide;
+    for (int i = 0; i < parents; ++i)
+      for (int j = 0; j < parents; ++j)
+        for (int c = 0; c < wide * high; ++c)
+          it.child.push_back((i * high + c / wide) * it.across + j * wide + c % wide);
+    it.energy.resize(it.child.size());
+    it.place.resize(it.child.size());
+    wide_ = wide;
+    children_ = wide * high;
+  }
+
+  void sum_children(const Level& fine, Level& coarse) {
+    const int* child = fine.child.data();
+    for (auto& parent : coarse.energy) {
+      Vector<A> sum = load<A>(fine.energy[child[0]].lane);
+      for (int c = 1; c < children_; ++c) sum = sum + load<A>(fine.energy[child[c]].lane);
+      store(parent.lane, sum);
+      child += children_;
+    }
+  }
+
+  // The places of a level's patches: their parent's place and a step for their rank inside it.
+  void place_level(Level& level, const Level* above) {
+    const int* child = level.child.data();
+    for (size_t parent = 0; parent * children_ < level.child.size(); ++parent, child += children_) {
+      Vector<Key> key[MOST_PAIRWISE], rank[MOST_PAIRWISE];
+      for (int c = 0; c < children_; ++c) key[c] = keys_of(level.energy[child[c]].lane, descending_);
+      rank_by_pairs(key, rank);
+      const Vector<Key> start = above ? load<Key>(above->place[parent].lane) : Vector<Key>{};
+      for (int c = 0; c < children_; ++c) store(level.place[child[c]].lane, start + step_for(rank[c], level.size));
+    }
+  }
+
+  void rank_by_pairs(const Vector<Key>* key, Vector<Key>* rank) const {
+    for (int c = 0; c < children_; ++c) rank[c] = Vector<Key>::all(c);  // as if all were equal
+    for (int a = 0; a < children_; ++a) {
+      Vector<Key> mine = rank[a];
+      for (int b = a + 1; b < children_; ++b) {
+        const Vector<Key> swap = key[b] > key[a];  // -1 where true
+        mine = mine - swap;
+        rank[b] = rank[b] + swap;
+      }
+      rank[a] = mine;
+    }
+  }
+
+  Vector<Key> step_for(Vector<Key> rank, int size) const {
+    if (levels_.size() == 1) return rank;
+    const auto all = [](Key value) { return Vector<Key>::all(value); };
+    const Key reciprocal = (65536 + wide_ - 1) / wide_;  // rank / wide without a division: exact up to 16
+    const Vector<Key> row = rank * all(reciprocal) >> all(16), column = rank - row * all(wide_);
+    return (row * all(g_.columns) + column) * all(size);
+  }
+
+  // Vector forms of the loop at the end of write(): a lane's bytes lie side by side ...
+  void write_interleaved(Orders out) const {
+    for (int q = 0; q < g_.patches(); ++q) {
+      Vector<Key> source{};
+      for (int patch = 1; patch < g_.patches(); ++patch)
+        source =
+            source | ((load<Key>(levels_.back().place[patch].lane) == Vector<Key>::all(q)) & Vector<Key>::all(patch));
+      store(out.data + q * out.place, convert<uint8_t>(source));
+    }
+  }
+
+  // ... or the four bytes of a map make one word.
+  void write_words(Orders out) const {
+    Vector<Key> word{};
+    for (int patch = 1; patch < 4; ++patch)
+      word = word | (Vector<Key>::all(patch) << (load<Key>(levels_.back().place[patch].lane) << Vector<Key>::all(3)));
+    std::memcpy(out.data, &word, sizeof word);
+  }
+
+  // More than MOST_PAIRWISE patches, one level. A key and its patch share 64 bits, so that ties keep their order, and
+  // are sorted as doubles, whose minimum and maximum every processor has: keys are at most 0x7f800001, and with one
+  // added to the exponent all these numbers are normal.
+  void sort_lanes(Orders out) {
+    Row<double>* packed = packed_.data();
+    for (int patch = 0; patch < children_; ++patch) {
+      const auto key = convert<int64_t>(keys_of(energies() + patch * LANES, descending_)),
+                 one = Vector<int64_t>::all(0x100000);
+      const auto bits = (key + one << Vector<int64_t>::all(32)) + Vector<int64_t>::all(MOST_PATCHES - 1 - patch);
+      std::memcpy(packed[patch].lane, &bits, sizeof bits);
+    }
+    for (const Exchange& pair : network_) exchange(reinterpret_cast<char*>(packed), pair);
+    const int count = children_;
+    for (int k = 0; k < out.count; ++k)
+#pragma GCC unroll 4
+      for (int q = 0; q < count; ++q) {
+        uint8_t low;
+        std::memcpy(&low, reinterpret_cast<const char*>(&packed[q].lane[k]) + LOW_BYTE, 1);
+        out.data[q * out.place + k * out.lane] = uint8_t(MOST_PATCHES - 1 - low);
+      }
+  }
+
+  void sort_one_by_one(Orders out) {
+    std::vector<Row<Key>> key(children_);
+    for (int patch = 0; patch < children_; ++patch)
+      store(key[patch].lane, keys_of(energies() + patch * LANES, descending_));
+    uint8_t source[MOST_PATCHES];
+    for (int k = 0; k < out.count; ++k) {
+      for (int patch = 0; patch < children_; ++patch) source[patch] = uint8_t(patch);
+      std::stable_sort(source, source + children_, [&](int a, int b) { return key[a].lane[k] > key[b].lane[k]; });
+      for (int q = 0; q < children_; ++q) out.data[q * out.place + k * out.lane] = source[q];
+    }
+  }
+
+  Geometry g_;
+  int n_, wide_ = 0, children_ = 0;  // patches a side, across, and in all inside one patch of the level above
+  bool descending_;
+  std::vector<Level> levels_;
+  std::vector<Row<double>> packed_;  // key and source
+  std::vector<Exchange> network_;
+};
+
+// Fill the first lane of a ranking from the energies of all maps of an image: [patch][channels] ...
+template <class A> void rank_by_patch(A* energy, const Geometry& g, Ranking<A>& ranking) {
+  for (int patch = 0; patch < g.patches(); ++patch, energy += g.channels) {
+    sum_channels(energy, g.channels, 1);
+    ranking.energies()[patch * LANES] = g.channels ? *energy : A(0);
+  }
+}
+
+// ... or [channels][patch].
+template <class A> void rank_by_map(A* energy, const Geometry& g, Ranking<A>& ranking) {
+  sum_channels(energy, g.channels, g.patches());
+  for (int patch = 0; patch < g.patches(); ++patch)
+    ranking.energies()[patch * LANES] = g.channels ? energy[patch] : A(0);
+}
+
+void invert(const uint8_t* order, int64_t stride, uint8_t* inverse, int64_t inverse_stride, int patches) {
+  for (int q = 0; q < patches; ++q) inverse[order[q * stride] * inverse_stride] = uint8_t(q);
+}
+
+}  // namespace

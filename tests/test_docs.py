@@ -1,0 +1,58 @@
+"""The documentation says what is so: its examples run, its pictures are there, its numbers are the demo's."""
+
+import doctest
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+
+
+def examples(page: Path) -> list[doctest.Example]:
+    return doctest.DocTestParser().get_examples(page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run(page):
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert sum(line.startswith(">>> ") for block in blocks for line in block.splitlines()) == len(examples(page))
+    test = doctest.DocTestParser().get_doctest("".join(blocks), {}, page.name, str(page), 0)
+    said: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=said.append)
+    assert not said, "".join(said)
+
+
+def test_the_operator_page_has_examples():
+    assert len(examples(DOCS / "operator.md")) > 20
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pictures_are_there_and_small(page):
+    for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / name).stat().st_size < 200_000, name
+
+
+def test_numbers_of_the_operator_page_are_the_demos():
+    text = " ".join((DOCS / "operator.md").read_text(encoding="utf-8").split())
+    numbers = json.loads((DOCS / "images" / "demo.json").read_text(encoding="utf-8"))
+    distance, nearer = numbers["distance"], numbers["copies nearer than the leaf"]
+    for row in distance["as they are"]:
+        assert f"| {row} | " + " | ".join(f"{column[row]:.2f}" for column in distance.values()) + " |" in text
+    assert f"of {numbers['copies']} | " + " | ".join(map(str, nearer.values())) + " |" in text
+    turned, shifted = numbers["key turned by (degrees)"], numbers["key shifted right by (pixels)"]
+
+    def pixels(curve, by):
+        return curve['grid="pixels"'][curve["by"].index(by)]
+
+    spots = numbers["spot filters, pixels, turned"]
+    for claim in (
+        f"by 8 leaves a distance of {pixels(shifted, 8):.2f}, one by 4 leaves {pixels(shifted, 4):.2f}",
+        f"leaves {pixels(turned, 90):.2f} over all filters, and {spots['90°']:.2f} over those",
+        f"{spots['45°']:.2f} remains even for the filters that look the same from every side, "
+        f"{pixels(turned, 45):.2f} for all",
+    ):
+        assert claim in text

@@ -64,9 +64,12 @@ struct Exchange {
 inline void exchange(char* rows, Exchange pair) {
   Doubles *first = reinterpret_cast<Doubles*>(rows + pair.first),
           *second = reinterpret_cast<Doubles*>(rows + pair.second);
-  Doubles a[sizeof(Row<double>) / sizeof(Doubles)], b[sizeof(Row<double>) / sizeof(Doubles)];
-  for (size_t k = 0; k < sizeof a / sizeof *a; ++k) a[k] = first[k], b[k] = second[k];
-  for (size_t k = 0; k < sizeof a / sizeof *a; ++k) first[k] = larger(a[k], b[k]), second[k] = smaller(a[k], b[k]);
+#pragma GCC unroll 8
+  for (size_t k = 0; k < sizeof(Row<double>) / sizeof(Doubles); ++k) {
+    const Doubles a = first[k], b = second[k];
+    first[k] = larger(a, b);
+    second[k] = smaller(a, b);
+  }
 }
 
 // The exchanges that sort `count` rows: Batcher's merge exchange (Knuth 5.2.2, algorithm M).

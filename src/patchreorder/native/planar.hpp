@@ -71,6 +71,10 @@ class PlanarCopy {
     T* to = reinterpret_cast<T*>(z);
     const bool inverse = inverse_;
     const int64_t ahead = ahead_;
+#ifdef __AVX512F__
+    if (sizeof(T) == 4 && pixels <= 64 && !inverse)
+      return gather_few(reinterpret_cast<const float*>(x), reinterpret_cast<float*>(z), order, stride, count);
+#endif
     for (; count > 0; --count, order += stride, from += pixels, to += pixels) {
       for (int64_t k = 0; k < pixels; k += 64 / sizeof(T))
         __builtin_prefetch(reinterpret_cast<const char*>(from + k) + ahead);
@@ -83,6 +87,29 @@ class PlanarCopy {
       }
     }
   }
+
+#ifdef __AVX512F__
+  // A map of up to 64 floats fits four registers, in which a permutation finds any of them.
+  void gather_few(const float* x, float* z, const uint8_t* order, int64_t stride, int64_t count) const {
+    const int pixels = g_.patches();
+    __mmask16 inside[4];
+    for (int i = 0; i < 4; ++i) inside[i] = __mmask16(_bzhi_u32(0xffff, std::clamp(pixels - 16 * i, 0, 16)));
+    for (; count > 0; --count, order += stride, x += pixels, z += pixels) {
+      __m512 map[4];
+      for (int i = 0; i < 4; ++i) {
+        map[i] = _mm512_maskz_loadu_ps(inside[i], x + 16 * i);
+        __builtin_prefetch(reinterpret_cast<const char*>(x + 16 * i) + ahead_);
+      }
+      for (int i = 0; i < 4 && inside[i]; ++i) {
+        const __m512i from = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(inside[i], order + 16 * i));
+        const __m512 low = _mm512_permutex2var_ps(map[0], from, map[1]);
+        const __m512 high = _mm512_permutex2var_ps(map[2], from, map[3]);
+        const __mmask16 above = _mm512_test_epi32_mask(from, _mm512_set1_epi32(32));
+        _mm512_mask_storeu_ps(z + 16 * i, inside[i], _mm512_mask_mov_ps(low, above, high));
+      }
+    }
+  }
+#endif
 
   template <int WIDTH> static void copy(char* to, const char* from, int64_t bytes) {
     if constexpr (WIDTH > 0)

@@ -225,15 +225,53 @@ template <class A> class Ranking {
       std::memcpy(packed[patch].lane, &bits, sizeof bits);
     }
     for (const Exchange& pair : network_) exchange(reinterpret_cast<char*>(packed), pair);
-    const int count = children_;
+    write_sorted(out);
+  }
+
+  // The patch is in the lowest byte of each packed number.
+#ifdef __AVX512F__
+  void write_sorted(Orders out) const {
+    const bool planar = out.place == 1;
+    for (int first = 0; first < children_; first += 16) {
+      const int rows = std::min(16, children_ - first);
+      __m128i bytes[16] = {};
+      for (int q = 0; q < rows; ++q) {
+        const __m128i low = _mm512_cvtepi64_epi8(_mm512_load_si512(packed_[first + q].lane));
+        const __m128i high = _mm512_cvtepi64_epi8(_mm512_load_si512(packed_[first + q].lane + 8));
+        bytes[q] = _mm_xor_si128(_mm_unpacklo_epi64(low, high), _mm_set1_epi8(-1));  // MOST_PATCHES - 1 - low byte
+      }
+      if (planar) transpose(bytes);  // a map's bytes side by side
+      uint8_t* to = out.data + first * out.place;
+      const __mmask16 wanted = __mmask16(_bzhi_u32(0xffff, planar ? rows : out.count));
+      for (int row = 0; row < (planar ? out.count : rows); ++row, to += planar ? out.lane : out.place)
+        _mm_mask_storeu_epi8(to, wanted, bytes[row]);
+    }
+  }
+
+  // 16x16 bytes: four times, every row is shuffled with the one half the way down.
+  static void transpose(__m128i* rows) {
+#pragma GCC unroll 4
+    for (int round = 0; round < 4; ++round) {
+      __m128i next[16];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        next[2 * i] = _mm_unpacklo_epi8(rows[i], rows[i + 8]);
+        next[2 * i + 1] = _mm_unpackhi_epi8(rows[i], rows[i + 8]);
+      }
+      std::copy_n(next, 16, rows);
+    }
+  }
+#else
+  void write_sorted(Orders out) const {
     for (int k = 0; k < out.count; ++k)
 #pragma GCC unroll 4
-      for (int q = 0; q < count; ++q) {
+      for (int q = 0; q < children_; ++q) {
         uint8_t low;
-        std::memcpy(&low, reinterpret_cast<const char*>(&packed[q].lane[k]) + LOW_BYTE, 1);
+        std::memcpy(&low, reinterpret_cast<const char*>(&packed_[q].lane[k]) + LOW_BYTE, 1);
         out.data[q * out.place + k * out.lane] = uint8_t(MOST_PATCHES - 1 - low);
       }
   }
+#endif
 
   void sort_one_by_one(Orders out) {
     std::vector<Row<Key>> key(children_);

@@ -74,6 +74,7 @@ inline bool is_small(const Geometry& g, size_t item) {
 // Every pixel holds the energy of its patch.
 template <bool L1> __m512 small_patch_sums(const float* map) {
   __m512 v = _mm512_loadu_ps(map);
+  __builtin_prefetch(map + 1024);
   v = L1 ? _mm512_abs_ps(v) : _mm512_mul_ps(v, v);
   v = _mm512_add_ps(v, _mm512_shuffle_f32x4(v, v, 0xb1));  // down: rows 0 and 1, 2 and 3
   return _mm512_add_ps(v, _mm512_permute_ps(v, 0xb1));     // then across

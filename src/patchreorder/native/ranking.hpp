@@ -110,7 +110,7 @@ template <class A> class Ranking {
     return convert<W>(load<Key>(levels_.back().place[patch].lane));
   }
 
-  void write(Orders out) {
+  void write(const Orders& out) {
     if (children_ > MOST_PAIRWISE) return sizeof(A) == 4 ? sort_lanes(out) : sort_one_by_one(out);
     for (size_t k = levels_.size() - 1; k > 0; --k) sum_children(levels_[k], levels_[k - 1]);
     for (size_t k = 0; k < levels_.size(); ++k) place_level(levels_[k], k ? &levels_[k - 1] : nullptr);
@@ -195,7 +195,7 @@ template <class A> class Ranking {
   }
 
   // Vector forms of the loop at the end of write(): a lane's bytes lie side by side ...
-  void write_interleaved(Orders out) const {
+  void write_interleaved(const Orders& out) const {
     for (int q = 0; q < g_.patches(); ++q) {
       Vector<Key> source{};
       for (int patch = 1; patch < g_.patches(); ++patch)
@@ -206,7 +206,7 @@ template <class A> class Ranking {
   }
 
   // ... or the four bytes of a map make one word.
-  void write_words(Orders out) const {
+  void write_words(const Orders& out) const {
     Vector<Key> word{};
     for (int patch = 1; patch < 4; ++patch)
       word = word | (Vector<Key>::all(patch) << (load<Key>(levels_.back().place[patch].lane) << Vector<Key>::all(3)));
@@ -216,7 +216,7 @@ template <class A> class Ranking {
   // More than MOST_PAIRWISE patches, one level. A key and its patch share 64 bits, so that ties keep their order, and
   // are sorted as doubles, whose minimum and maximum every processor has: keys are at most 0x7f800001, and with one
   // added to the exponent all these numbers are normal.
-  void sort_lanes(Orders out) {
+  void sort_lanes(const Orders& out) {
     Row<double>* packed = packed_.data();
     for (int patch = 0; patch < children_; ++patch) {
       const auto key = convert<int64_t>(keys_of(energies() + patch * LANES, descending_)),
@@ -230,7 +230,7 @@ template <class A> class Ranking {
 
   // The patch is in the lowest byte of each packed number.
 #ifdef __AVX512F__
-  void write_sorted(Orders out) const {
+  void write_sorted(const Orders& out) const {
     const bool planar = out.place == 1;
     for (int first = 0; first < children_; first += 16) {
       const int rows = std::min(16, children_ - first);
@@ -262,7 +262,7 @@ template <class A> class Ranking {
     }
   }
 #else
-  void write_sorted(Orders out) const {
+  void write_sorted(const Orders& out) const {
     for (int k = 0; k < out.count; ++k)
 #pragma GCC unroll 4
       for (int q = 0; q < children_; ++q) {
@@ -273,7 +273,7 @@ template <class A> class Ranking {
   }
 #endif
 
-  void sort_one_by_one(Orders out) {
+  void sort_one_by_one(const Orders& out) {
     std::vector<Row<Key>> key(children_);
     for (int patch = 0; patch < children_; ++patch)
       store(key[patch].lane, keys_of(energies() + patch * LANES, descending_));

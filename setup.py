@@ -4,14 +4,17 @@ Each build is an ordinary shared library with a C interface (no torch, no Python
 cannot be compiled the installation goes on without it and the plain torch form answers.
 """
 
+import copy
+import os
 import platform
 from glob import glob
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 X86 = {
     "x86_64": [],  # runs everywhere, and says what the processor can do
-    "avx2": ["-mavx2", "-mf16c", "-mbmi2"],
+    "avx2": ["-mavx2", "-mbmi2"],
     "avx512": ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mbmi2", "-mprefer-vector-width=512"],
 }
 BUILDS = X86 if platform.machine() in ("x86_64", "AMD64") else {"generic": []}
@@ -23,7 +26,18 @@ FLAGS += ["-fno-math-errno", "-fvisibility=hidden", "-pthread"]
 if platform.system() == "Linux":  # options of GCC, the usual compiler there
     FLAGS += ["-fvect-cost-model=dynamic", "-fsplit-loops"]
 
+
+class BuildApart(build_ext):
+    """Give every build a folder for its object file: they come from one source, at the same time."""
+
+    def build_extension(self, ext: Extension) -> None:
+        own = copy.copy(self)
+        own.build_temp = os.path.join(self.build_temp, ext.name)
+        build_ext.build_extension(own, ext)
+
+
 setup(
+    cmdclass={"build_ext": BuildApart},
     options={"build_ext": {"parallel": True}},
     ext_modules=[
         Extension(

@@ -5,6 +5,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -397,3 +398,15 @@ def test_a_build_beyond_the_processor_is_refused(monkeypatch):
     monkeypatch.setattr(native, "_processor", lambda found: 0)
     with pytest.raises(ValueError, match="more than this processor"):
         native.choose({"avx512": Path("nowhere")}, wanted="avx512")
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump, which comes with GCC")
+@pytest.mark.parametrize(("build", "registers"), [("x86_64", set()), ("avx2", {"ymm"}), ("avx512", {"ymm", "zmm"})])
+def test_a_build_keeps_to_its_instruction_set(build, registers):
+    """One wheel runs on any x86-64 only if the plain build holds nothing that a plain processor lacks."""
+    if build not in native.builds():
+        pytest.skip(f"no build {build} on this architecture")
+    listing = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", native.builds()[build]], capture_output=True, text=True, check=True
+    ).stdout
+    assert {name for name in ("ymm", "zmm") if f"%{name}" in listing} == registers

@@ -1,4 +1,4 @@
-"""Imports point down only (see docs/architecture in CONTRIBUTING): each part may import what stands below it."""
+"""Imports point down only (CONTRIBUTING.md): each part may import what stands below it."""
 
 import ast
 from pathlib import Path

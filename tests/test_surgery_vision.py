@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from io import StringIO
+from pathlib import Path
 
 import pytest
 import torch
@@ -151,3 +152,14 @@ def test_advice_on_mobilenet() -> None:
     assert warnings["blocks.4.2"] == ""  # a 1x1 convolution still mixes the channels before the global pool
     assert warnings["blocks.5.0.conv"] == "no-op"
     assert 'insert_after(model, "blocks.4.2", PatchReorder(grid="pixels"))' in text
+
+
+def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    block = readme.split("```python\n")[1].split("```")[0]
+    names: dict[str, object] = {}
+    exec(block, names)
+    model = names["model"]
+    assert isinstance(model, nn.Module)
+    assert isinstance(model.get_submodule("avgpool.reorder"), PatchReorder)
+    assert 'insert_after(model, "avgpool"' in capsys.readouterr().out  # what the README does is what advise says

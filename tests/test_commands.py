@@ -15,6 +15,7 @@ from patchreorder import __main__, native
 from patchreorder.__main__ import COMMANDS, main
 from patchreorder.commands import demo as demo_module
 from patchreorder.commands import info as info_module
+from patchreorder.recipes import demonstration
 from patchreorder.report import pictures
 
 COMMITTED = Path(__file__).parent.parent / "docs" / "images" / "demo.json"
@@ -239,7 +240,7 @@ def test_the_demo_prints_what_it_wrote(demos):
     for row in numbers["distance"]["as they are"]:
         cells = [
             f"{numbers['distance'][label][row]:.2f} ({numbers['similarity'][label][row]:.2f})"
-            for label in demo_module.SETTINGS
+            for label in demonstration.SETTINGS
         ]
         assert [
             cell.strip() for cell in next(line for line in said.splitlines() if row in line).split("│")[2:5]
@@ -249,15 +250,15 @@ def test_the_demo_prints_what_it_wrote(demos):
 def test_distance_and_similarity_by_hand():
     a = np.array([[[3.0, 4.0]], [[0.0, 2.0]]])
     b = np.array([[[3.0, 0.0]], [[2.0, 2.0]]])
-    assert demo_module.distance(a, b) == pytest.approx((4 / 5 + 2 / 2) / 2)
-    assert demo_module.similarity(a, b) == pytest.approx((3 / 5 + 1 / np.sqrt(2)) / 2)
+    assert demonstration.distance(a, b) == pytest.approx((4 / 5 + 2 / 2) / 2)
+    assert demonstration.similarity(a, b) == pytest.approx((3 / 5 + 1 / np.sqrt(2)) / 2)
 
 
 def test_a_quarter_turn_of_the_drawing_is_one_of_the_image():
     teeth = np.array([0.1, 0.1, 0.1])
-    upright, turned = demo_module.draw_key(teeth), demo_module.draw_key(teeth, turn=90)
+    upright, turned = demonstration.draw_key(teeth), demonstration.draw_key(teeth, turn=90)
     assert np.abs(np.rot90(upright) - turned).mean() < 0.01 < np.abs(upright - turned).mean()
-    shifted = demo_module.draw_key(teeth, shift=(5, -3))
+    shifted = demonstration.draw_key(teeth, shift=(5, -3))
     assert np.array_equal(np.roll(upright, (-3, 5), (0, 1)), shifted)
 
 

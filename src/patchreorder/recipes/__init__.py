@@ -1,0 +1,1 @@
+"""What is drawn, trained and measured: one file per table, figure or demonstration."""

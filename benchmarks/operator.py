@@ -18,7 +18,6 @@ import sys
 sys.path.pop(0)  # this folder, where this file would pass for the standard library's operator
 
 import argparse
-import ctypes
 import json
 import platform
 import statistics
@@ -34,7 +33,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from patchreorder import __version__, native, patch_reorder, torch_form
+from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.functional import Grid
+from patchreorder.results import processor
 
 # shape, grid, levels, most forward, most (forward + backward) / 2; None where nothing was promised
 SHAPES: list[tuple[tuple[int, ...], Grid, int, float, float | None]] = [
@@ -250,24 +251,9 @@ def show(console: Console, row: dict) -> None:
     console.print(table)
 
 
-def keep_freed_memory() -> None:
-    """Ask glibc not to hand freed memory back (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD)."""
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        for option, value in ((-3, 1 << 30), (-1, 1 << 30), (-2, 1 << 28)):
-            libc.mallopt(option, value)
-
-
 def machine() -> dict[str, str | int]:
-    model = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
-        ]
-        model = names[0] if names else model
     return {
-        "processor": model,
+        "processor": processor(),
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,

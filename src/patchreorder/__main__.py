@@ -17,6 +17,7 @@ from patchreorder import __version__
 # A command is a function in commands/NAME.py, and this line about it.
 COMMANDS = {
     "info": "Say what is installed here and which form of the operator answers.",
+    "run": "Train and measure the cells of a table; a finished cell is never trained again.",
     "demo": "Sort the feature maps of a drawn key, turned and shifted: pictures and numbers, no data needed.",
 }
 DESCRIPTION = (

@@ -1,0 +1,36 @@
+"""`patchreorder report`: the tables and comparisons of a folder of results, and one page with everything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from tyro.conf import Positional
+
+from patchreorder.report import page, tables
+from patchreorder.report.folder import load
+
+
+def report(folder: Positional[Path], *, out: Path | None = None, markdown: bool = False) -> None:
+    """Print the tables of a folder of results and write them, with curves and mistakes, as one HTML page.
+
+    Args:
+        folder: where RECIPE.jsonl is, such as runs/table1 or results.
+        out: file for the page instead of report.html in the folder.
+        markdown: print the tables as Markdown, for a README, and write no page.
+    """
+    if markdown:
+        print(tables.markdown(load(folder)), end="")
+        return
+    page.need_jinja()
+    recipes = load(folder)
+    console = Console(highlight=False)
+    tables.show_recipes(recipes, console)
+    file = out or folder / "report.html"
+    with console.status("drawing the page"):
+        page.write(recipes, file)
+    for text in (
+        f"Written to {file}: one file with everything in it.",
+        f"Next: open it in a browser; `patchreorder report {folder} --markdown` prints the tables for a README.",
+    ):
+        console.print(text, markup=False, soft_wrap=True)

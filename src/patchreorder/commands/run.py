@@ -1,0 +1,104 @@
+"""`patchreorder run RECIPE`: train and measure the cells of a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from rich.console import Console
+from tyro.conf import Positional
+
+from patchreorder import recipes
+from patchreorder.report import tables
+
+
+def run(
+    recipe: Annotated[str, Positional],
+    *,
+    setting: str = "short",
+    rows: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
+    seeds: tuple[int, ...] = (),
+    split: Literal["test", "validation"] = "test",
+    change: tuple[str, ...] = (),
+    out: Path | None = None,
+    data: Path | None = None,
+    threads: int = 0,
+    tensorboard: bool = False,
+) -> None:
+    """Train and measure the cells of a table; a finished cell is never trained again.
+
+    Several of these at once share the work if they have the same --out. With torchrun -m patchreorder run, many
+    processes train one cell together.
+
+    Args:
+        recipe: the table or figure: table1, ablations.
+        setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download).
+        rows: the networks; all those of the setting by default.
+        columns: the data sets; all by default.
+        seeds: by default those of the setting.
+        split: validation trains on a part of the training images and tests on the rest, to choose settings on.
+        change: other values for the training, such as lr=0.1 epochs=5; the rows' setting is named after them.
+        out: folder for the results; runs/RECIPE by default.
+        data: folder with the data set's files; by default they are fetched once and cached.
+        threads: of each process; by default all cores.
+        tensorboard: log every training into its cell's folder.
+    """
+    console = Console(highlight=False)
+    changes = _values(change)
+    chosen = recipes.load(recipe)  # before torch, that a wrong name is told at once
+    out = out or Path("runs") / recipe
+    import torch
+
+    from patchreorder.engine.distributed import join
+    from patchreorder.engine.memory import keep_freed_memory
+    from patchreorder.engine.progress import Screen, Terminal
+    from patchreorder.engine.train import Interrupted
+    from patchreorder.recipes import spec
+
+    keep_freed_memory()
+    if threads:
+        torch.set_num_threads(threads)
+    with join() as world:
+        screen = Terminal(console) if world.leads else Screen()
+        try:
+            outcome = spec.run(
+                chosen,
+                out=out,
+                setting=setting,
+                rows=rows or None,
+                columns=columns or None,
+                seeds=seeds or None,
+                split=split,
+                change=changes,
+                data=data,
+                world=world,
+                screen=screen,
+                tensorboard=tensorboard,
+            )
+        except Interrupted as stop:
+            screen.say(f"{stop}; the same command goes on from there")
+            raise
+    if not world.leads:
+        return
+    tables.show(out, console)
+    screen.say(
+        f"\n{len(outcome.measured)} cells measured, {len(outcome.there_before)} were there"
+        + (f", {len(outcome.elsewhere)} are being measured by another process" if outcome.elsewhere else "")
+        + f". Rows: {out / chosen.name}.jsonl"
+        + f"\nNext: `patchreorder report {out}` writes the page with curves and mistakes."
+    )
+
+
+def _values(change: tuple[str, ...]) -> dict[str, Any]:
+    values = {}
+    for text in change:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"change ({text!r}) must be NAME=VALUE, such as lr=0.1")
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value
+    return values

@@ -1,0 +1,93 @@
+"""Turning, scaling and placing of whole batches, and the random numbers that decide about them.
+
+Sampling is apart from applying: `uniform` gives every image its numbers as a function of (seed, epoch, index) and of
+nothing else, so that every model sees the same images whatever the batch, the process or the order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def uniform(count: int, numbers: int, *, seed: int, epoch: int) -> Tensor:
+    """`numbers` values in [0, 1) for each of `count` images; image i gets the same ones whatever `count` is.
+
+    Shape:
+        (count, numbers), float64.
+
+    Example:
+        >>> bool((uniform(3, 2, seed=7, epoch=0) == uniform(9, 2, seed=7, epoch=0)[:3]).all())
+        True
+    """
+    stream = np.random.Philox(np.random.SeedSequence([seed, epoch]))
+    return torch.from_numpy(np.random.Generator(stream).random((count, numbers)))
+
+
+def rotate(images: Tensor, *, degrees: Tensor) -> Tensor:
+    """Turn every image counter-clockwise about its centre: bilinear, black outside, same size.
+
+    Shape:
+        images: (b, c, h, w), floating; degrees: (b,).
+
+    Example:
+        >>> x = torch.rand(1, 1, 5, 5)
+        >>> torch.allclose(rotate(x, degrees=torch.tensor([90.0])), torch.rot90(x, 1, (2, 3)), atol=1e-5)
+        True
+    """
+    size = (images.shape[2], images.shape[3])
+    still = torch.zeros(len(images), 2, dtype=images.dtype, device=images.device)
+    return warp(images, degrees=degrees, scale=torch.ones_like(degrees), shift=still, size=size)
+
+
+def warp(images: Tensor, *, degrees: Tensor, scale: Tensor, shift: Tensor, size: tuple[int, int]) -> Tensor:
+    """Turn and scale every image about its centre and put that centre `shift` pixels from the canvas's centre.
+
+    Shape:
+        images: (b, c, h, w), floating; degrees, scale: (b,); shift: (b, 2), pixels down and to the right.
+        Returns (b, c, *size).
+    """
+    (height, width), (rows, columns) = images.shape[2:], size
+    radians = degrees.to(images.dtype) * (math.pi / 180)
+    scale = scale.to(images.dtype)
+    cos, sin = torch.cos(radians) / scale, torch.sin(radians) / scale
+    down, right = shift.to(images.dtype).unbind(1)
+    # A pixel (x, y) of the canvas, from its centre and y downwards, shows the image's pixel A (x - right, y - down),
+    # A = [[cos, -sin], [sin, cos]] / scale; affine_grid counts in halves of the sides instead.
+    theta = torch.stack(
+        [
+            torch.stack([cos * columns / width, -sin * rows / width, (sin * down - cos * right) * 2 / width], dim=1),
+            torch.stack([sin * columns / height, cos * rows / height, -(sin * right + cos * down) * 2 / height], dim=1),
+        ],
+        dim=1,
+    )  # b 2 3
+    grid = F.affine_grid(theta, [len(images), images.shape[1], rows, columns], align_corners=False)
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def place(images: Tensor, *, corner: Tensor, size: tuple[int, int]) -> Tensor:
+    """Put every image on a black canvas, its upper left pixel at `corner`.
+
+    Shape:
+        images: (b, c, h, w); corner: (b, 2), row and column, integers. Returns (b, c, *size).
+
+    Raises:
+        ValueError: if an image would stick out of the canvas.
+    """
+    (count, channels, height, width), (rows, columns) = images.shape, size
+    last = torch.tensor([rows - height, columns - width], device=corner.device)
+    if bool(((corner < 0) | (corner > last)).any()):
+        raise ValueError(
+            f"corner ({corner.min().item()} to {corner.max().item()}) must be from 0 to {last.tolist()}: "
+            f"images of {height}x{width} lie on a canvas of {rows}x{columns}"
+        )
+    canvas = images.new_zeros(count, channels, rows, columns)
+    down = corner[:, 0, None] + torch.arange(height, device=corner.device)  # b h
+    right = corner[:, 1, None] + torch.arange(width, device=corner.device)  # b w
+    image = torch.arange(count, device=corner.device)[:, None, None]
+    canvas[image, :, down[:, :, None], right[:, None, :]] = images.permute(0, 2, 3, 1)
+    return canvas

@@ -1,0 +1,1 @@
+"""Training and prediction, in one process or many: the only loop."""

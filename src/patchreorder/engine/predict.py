@@ -1,0 +1,32 @@
+"""What a network answers, by dataset index: padding or a second process never counts an image twice."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .distributed import World
+from .train import Dataset, model_input
+
+_ALONE = World()
+
+
+@torch.inference_mode()
+def predict(model: nn.Module, data: Dataset, *, world: World = _ALONE, batch: int = 250) -> tuple[Tensor, Tensor]:
+    """Logits (n, classes) of all images in order, and their labels (n,), the same in every process."""
+    training = model.training
+    model.eval()
+    logits = labels = torch.empty(0)
+    try:
+        for part in world.share(torch.arange(len(data))).split(batch):
+            images, truth = data.batch(part)
+            answers = model(model_input(images, world.device)).cpu()
+            if not len(logits):
+                logits = answers.new_zeros(len(data), answers.shape[1])
+                labels = truth.new_zeros(len(data))
+            logits[part], labels[part] = answers, truth
+    finally:
+        model.train(training)
+    if world.size > 1:
+        return world.total(logits.to(world.device)).cpu(), world.total(labels.to(world.device)).cpu()
+    return logits, labels

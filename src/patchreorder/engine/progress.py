@@ -1,0 +1,103 @@
+"""What a person sees of a training: a line that moves on a terminal, nothing in a log file; or tensorboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from .train import Progress
+
+Report = Callable[[Progress], None]
+
+
+class Screen:
+    """Where a run tells what it does; this one says nothing."""
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+
+    def watch(self, title: str) -> Report:
+        """Something that takes the progress of a training and shows it under this title."""
+        return lambda progress: None
+
+
+class Terminal(Screen):
+    """Lines always; on a terminal also a bar with loss, images a second and the time left."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar: Bar | None = None
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def watch(self, title: str) -> Report:
+        if not self.console.is_terminal:
+            return lambda progress: None
+        self.close()
+        self.bar = Bar(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TextColumn("loss {task.fields[loss]}  {task.fields[speed]} images/s", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        task = self.bar.add_task(title, loss="-", speed="-")
+        self.bar.start()
+
+        def show(progress: Progress) -> None:
+            assert self.bar is not None
+            loss, speed = f"{progress.loss:.3f}", f"{progress.images_per_second:.0f}"
+            self.bar.update(task, completed=progress.step, total=progress.total, loss=loss, speed=speed)
+            if progress.step == progress.total:
+                self.close()
+
+        return show
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+
+def tensorboard(folder: Path) -> Report:
+    """Write loss, learning rate and speed of every tenth step for tensorboard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ImportError("logging for tensorboard needs it: pip install 'patchreorder[tensorboard]'") from None
+    writers: list[SummaryWriter] = []
+
+    def write(progress: Progress) -> None:
+        if not writers:  # a resumed run replaces what was logged beyond its checkpoint
+            writers.append(SummaryWriter(str(folder), purge_step=progress.step))
+        if progress.step % 10 and progress.step != progress.total:
+            return
+        for name, value in (
+            ("loss", progress.loss),
+            ("learning rate", progress.rate),
+            ("images per second", progress.images_per_second),
+        ):
+            writers[0].add_scalar(name, value, progress.step)
+        if progress.step == progress.total:
+            writers.pop().close()
+
+    return write
+
+
+def both(first: Report, second: Report) -> Report:
+    """Report to two."""
+
+    def report(progress: Progress) -> None:
+        first(progress)
+        second(progress)
+
+    return report

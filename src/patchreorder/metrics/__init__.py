@@ -1,0 +1,1 @@
+"""Numbers that tell how well a network does: tensors in, numbers out."""

@@ -1,0 +1,132 @@
+"""Pooling that blurs before it drops pixels, so that a shifted image gives a shifted map (Zhang, 2019)."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def blur_rows(size: int, *, skip: int = 0) -> list[list[float]]:
+    """The matrix that blurs a line with (1, 2, 1) / 4, reflected at its ends, and keeps every other pixel.
+
+    Shape:
+        result: ((size + 1) // 2, skip + size).
+
+    Args:
+        size: pixels of the line.
+        skip: pixels before the line, to be left out.
+
+    >>> blur_rows(3)
+    [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+    """
+    rows = [[0.0] * (skip + size) for _ in range((size + 1) // 2)]
+    for kept, row in enumerate(rows):
+        for pixel, share in ((2 * kept - 1, 0.25), (2 * kept, 0.5), (2 * kept + 1, 0.25)):
+            inside = size - 1 - abs(size - 1 - abs(pixel))
+            row[skip + max(inside, 0)] += share  # a line of one pixel reflects into itself
+    return rows
+
+
+def blur_pool(x: Tensor) -> Tensor:
+    """Blur with the binomial 3x3 kernel, reflecting at the border, and keep every other row and column.
+
+    Means are kept: a constant map stays as it is.
+
+    Shape:
+        x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)); the layout is kept.
+
+    Raises:
+        ValueError: x has not four dimensions, or no pixels.
+
+    >>> x = torch.zeros(1, 1, 5, 5)
+    >>> x[0, 0, 2, 2] = 16
+    >>> blur_pool(x)
+    tensor([[[[0., 0., 0.],
+              [0., 4., 0.],
+              [0., 0., 0.]]]])
+    """
+    _check(x)
+    return _blur(x, *(_matrix(size, 0, x) for size in x.shape[2:]))
+
+
+def max_blur_pool(x: Tensor) -> Tensor:
+    """Max-pooling 2x2 with stride 1, then `blur_pool`: in place of max-pooling 2x2 with stride 2 in ceil mode.
+
+    As there, a window that stands half outside, at the end of an odd side, is the maximum of what it covers.
+
+    Shape:
+        x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)); the layout is kept.
+
+    Raises:
+        ValueError: x has not four dimensions, or no pixels.
+
+    >>> max_blur_pool(torch.rand(2, 3, 20, 11)).shape
+    torch.Size([2, 3, 10, 6])
+    """
+    _check(x)
+    odd = [size % 2 for size in x.shape[2:]]
+    largest = F.max_pool2d(
+        x, 2, stride=1, padding=odd
+    )  # padding adds a window at the end, and one at the start: skipped
+    sizes = [size - skip for size, skip in zip(largest.shape[2:], odd, strict=True)]
+    return _blur(largest, *(_matrix(size, skip, x) for size, skip in zip(sizes, odd, strict=True)))
+
+
+def _check(x: Tensor) -> None:
+    if x.dim() != 4 or x.shape[2] < 1 or x.shape[3] < 1:
+        raise ValueError(f"x must have shape (batch, channels, height, width), got {tuple(x.shape)}")
+
+
+def _matrix(size: int, skip: int, like: Tensor) -> Tensor:
+    """`blur_rows` as a tensor, made once for each size except where tensors are only pretended."""
+    if torch.compiler.is_compiling() or type(like) not in (Tensor, nn.Parameter):
+        return torch.tensor(blur_rows(size, skip=skip), dtype=like.dtype, device=like.device)
+    return _kept(size, skip, like.dtype, like.device)
+
+
+@functools.lru_cache(maxsize=64)
+def _kept(size: int, skip: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # or it could not be used in training later
+        return torch.tensor(blur_rows(size, skip=skip), dtype=dtype, device=device)
+
+
+def _blur(x: Tensor, down: Tensor, across: Tensor) -> Tensor:
+    """down x across', in the layout of x: two small products are faster than a padded depthwise convolution."""
+    if x.is_contiguous():
+        return torch.matmul(torch.matmul(down, x), across.mT)
+    batch, channels, height, width = x.shape
+    rows = torch.matmul(down, x.permute(0, 2, 3, 1).reshape(batch, height, width * channels))
+    rows = torch.matmul(across, rows.view(-1, width, channels))
+    return rows.view(batch, down.shape[0], across.shape[0], channels).permute(0, 3, 1, 2)
+
+
+class BlurPool2d(nn.Module):
+    """Blur and keep every other row and column; no parameters (see `blur_pool`).
+
+    Shape:
+        x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)).
+
+    >>> BlurPool2d()(torch.ones(1, 2, 4, 4))[0, 0]
+    tensor([[1., 1.],
+            [1., 1.]])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return blur_pool(x)
+
+
+class MaxBlurPool2d(nn.Module):
+    """Max-pooling without aliasing; no parameters (see `max_blur_pool`).
+
+    Shape:
+        x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)).
+
+    >>> MaxBlurPool2d()(torch.rand(1, 64, 4, 4)).shape
+    torch.Size([1, 64, 2, 2])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return max_blur_pool(x)

@@ -1,0 +1,220 @@
+"""The networks of Table 1, and what one would pick today, all with nearly the same number of parameters.
+
+The paper's CNN: 9x9 convolution, 2x2 pool, 7x7 convolution, 2x2 pool, classifier; 64 filters each, no padding, pools
+round up as Caffe's do (42x42 ends in 6x6). Everything else is a change of it:
+
+- SI-CNN and BlurPool have exactly its parameters, PR-CNN as well: reordering has none.
+- ST-CNN adds a localisation network of about 11,000 parameters (5 %) and leaves the CNN as it is.
+- FCN, the global pools and the C4 network are of another shape: the width of their last hidden layers is chosen so that
+  the count comes nearest to the CNN's on the same images.
+
+Pooling comes before ReLU wherever nothing stands between them: the values are the same, and it is faster.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from patchreorder.functional import Energy, Grid
+from patchreorder.module import PatchReorder
+
+from .blur_pool import MaxBlurPool2d
+from .group_conv import C4Conv2d, C4Lift2d, OrientationMax
+from .rotation_conv import RotationConv2d
+from .spatial_transformer import Localisation, SpatialTransformer
+from .thin_conv import ThinConv2d
+
+SIZES = {"mnist": 28, "mnist-r": 28, "mnist-t": 42, "mnist-rts": 42}
+CLASSES = 10
+FILTERS = 64
+PLACES = ("conv", "relu", "pool")
+
+
+def create(name: str, *, dataset: str, **options: Any) -> nn.Module:
+    """One of MODELS for one of SIZES."""
+    if dataset not in SIZES:
+        raise ValueError(f"dataset ({dataset!r}) must be one of {', '.join(SIZES)}")
+    try:
+        return MODELS[name](SIZES[dataset], **options)
+    except TypeError as error:
+        raise ValueError(f"options ({options}) do not fit {name}: {error}") from error
+
+
+def fcn(size: int) -> nn.Module:
+    """Two fully connected hidden layers of the same width."""
+
+    def count(width: int) -> int:
+        return (size * size + 1) * width + (width + 1) * width + (width + 1) * CLASSES
+
+    width = _nearest(count, size)
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(size * size, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, CLASSES),
+    )
+
+
+def cnn(size: int) -> nn.Module:
+    """The paper's CNN."""
+    return _network(size)
+
+
+def pr_cnn(
+    size: int,
+    *,
+    grid: Grid = 2,
+    levels: int = 1,
+    energy: Energy = "l2",
+    per_channel: bool = True,
+    descending: bool = True,
+    place: str = "relu",
+) -> nn.Module:
+    """The CNN with reordering at its second convolution: after the convolution, its ReLU, or the pool (`place`)."""
+    if place not in PLACES:
+        raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
+    layer = PatchReorder(grid=grid, levels=levels, energy=energy, per_channel=per_channel, descending=descending)
+    after = {
+        "conv": {"reorder": layer, "pool2": _pool(), "relu2": nn.ReLU()},
+        "relu": {"relu2": nn.ReLU(), "reorder": layer, "pool2": _pool()},
+        "pool": {"pool2": _pool(), "relu2": nn.ReLU(), "reorder": layer},
+    }
+    return _network(size, after=after[place])
+
+
+def pr_cnn_fine(size: int, **options: Any) -> nn.Module:
+    """The CNN with every pixel a patch, reordered after the second pool."""
+    return pr_cnn(size, **{"grid": "pixels", "place": "pool", **options})
+
+
+def si_cnn(size: int) -> nn.Module:
+    """Both convolutions with six rotated copies of each filter, the strongest at every place."""
+    return _network(size, first=RotationConv2d, second=RotationConv2d)
+
+
+def st_cnn(size: int, *, transform: str = "affine") -> nn.Module:
+    """The CNN behind a spatial transformer."""
+    transformer = SpatialTransformer(Localisation(1, size), transform=transform)
+    return nn.Sequential(OrderedDict(transformer=transformer, cnn=_network(size, first=ThinConv2d)))
+
+
+def st_cnn_projective(size: int) -> nn.Module:
+    """The CNN behind a projective spatial transformer: the paper's fair comparison."""
+    return st_cnn(size, transform="projective")
+
+
+def cnn_blur(size: int) -> nn.Module:
+    """The CNN with pools that blur before they skip pixels (Zhang 2019)."""
+    return _network(size, pool=MaxBlurPool2d)
+
+
+def cnn_gap(size: int) -> nn.Module:
+    """The CNN with global average pooling instead of its second pool."""
+    return _global(size, nn.AdaptiveAvgPool2d(1))
+
+
+def cnn_gmp(size: int) -> nn.Module:
+    """The CNN with global max pooling instead of its second pool."""
+    return _global(size, nn.AdaptiveMaxPool2d(1))
+
+
+def c4_cnn(size: int) -> nn.Module:
+    """Both convolutions equivariant to quarter turns (Cohen and Welling 2016), the strongest orientation at the end."""
+    end = _sides(size)[1]
+
+    def count(width: int) -> int:
+        return 82 * width + (4 * 49 * width + 1) * width + (end * end * width + 1) * CLASSES
+
+    width = _nearest(count, size, multiple=4)  # 16 maps at a time: 132 maps cost 1.6 times as much as 128
+    layers = OrderedDict[str, nn.Module](
+        conv1=C4Lift2d(1, width, 9),
+        pool1=_pool(),
+        relu1=nn.ReLU(),
+        conv2=C4Conv2d(width, width, 7),
+        orientation=OrientationMax(),
+        pool2=_pool(),
+        relu2=nn.ReLU(),
+        flatten=nn.Flatten(),
+        classifier=nn.Linear(width * end * end, CLASSES),
+    )
+    return nn.Sequential(layers)
+
+
+MODELS: Mapping[str, Callable[..., nn.Module]] = {
+    "fcn": fcn,
+    "cnn": cnn,
+    "si_cnn": si_cnn,
+    "st_cnn": st_cnn,
+    "st_cnn_projective": st_cnn_projective,
+    "pr_cnn": pr_cnn,
+    "pr_cnn_fine": pr_cnn_fine,
+    "cnn_gap": cnn_gap,
+    "cnn_gmp": cnn_gmp,
+    "cnn_blur": cnn_blur,
+    "c4_cnn": c4_cnn,
+}
+
+
+def _network(
+    size: int,
+    *,
+    first: Callable[[int, int, int], nn.Module] = nn.Conv2d,
+    second: Callable[[int, int, int], nn.Module] = nn.Conv2d,
+    pool: Callable[[], nn.Module] | None = None,
+    after: Mapping[str, nn.Module] | None = None,
+) -> nn.Sequential:
+    """The CNN with other convolutions, another pool, or other layers between second convolution and classifier."""
+    pool = pool or _pool
+    end = _sides(size)[1]
+    return nn.Sequential(
+        OrderedDict(
+            conv1=first(1, FILTERS, 9),
+            pool1=pool(),
+            relu1=nn.ReLU(),
+            conv2=second(FILTERS, FILTERS, 7),
+            **(after or {"pool2": pool(), "relu2": nn.ReLU()}),
+            flatten=nn.Flatten(),
+            classifier=nn.Linear(FILTERS * end * end, CLASSES),
+        )
+    )
+
+
+def _global(size: int, pool: nn.Module) -> nn.Module:
+    def count(width: int) -> int:
+        return 82 * FILTERS + (49 * FILTERS + 1) * width + (width + 1) * CLASSES
+
+    width = _nearest(count, size)
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(1, FILTERS, 9),
+            pool1=_pool(),
+            relu1=nn.ReLU(),
+            conv2=nn.Conv2d(FILTERS, width, 7),
+            relu2=nn.ReLU(),
+            pool2=pool,
+            flatten=nn.Flatten(),
+            classifier=nn.Linear(width, CLASSES),
+        )
+    )
+
+
+def _pool() -> nn.Module:
+    return nn.MaxPool2d(2, 2, ceil_mode=True)
+
+
+def _sides(size: int) -> tuple[int, int]:
+    """Sides of the maps after the first and the second pool."""
+    first = (size - 8 + 1) // 2
+    return first, (first - 6 + 1) // 2
+
+
+def _nearest(count: Callable[[int], int], size: int, multiple: int = 1) -> int:
+    """The width whose parameter count comes nearest to that of the CNN for images of this size."""
+    wanted = 82 * FILTERS + (49 * FILTERS + 1) * FILTERS + (FILTERS * _sides(size)[1] ** 2 + 1) * CLASSES
+    return min(range(multiple, 513, multiple), key=lambda width: abs(count(width) - wanted))

@@ -1,0 +1,29 @@
+"""The small trained weights that come with the package, and the result rows they gave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import nn
+
+from patchreorder.results import Result, read
+
+FOLDER = Path(__file__).parent.parent / "weights"
+
+
+def load(model: nn.Module, name: str, dataset: str) -> None:
+    """Put the shipped weights into the model."""
+    path = FOLDER / f"{name}.{dataset}.safetensors"
+    if not path.is_file():
+        there = ", ".join(" for ".join(file.name.split(".")[:2]) for file in sorted(FOLDER.glob("*.safetensors")))
+        raise ValueError(f"no trained weights of {name} for {dataset} are shipped; there are {there or 'none'}")
+    model.load_state_dict(load_file(path))
+
+
+def row(name: str, dataset: str) -> Result:
+    """The measured row of the shipped weights."""
+    for result in read(FOLDER / "rows.jsonl").results:
+        if (result.row, result.details["dataset"]) == (name, dataset):
+            return result
+    raise ValueError(f"no row of {name} for {dataset} is shipped")

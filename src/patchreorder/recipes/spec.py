@@ -1,0 +1,248 @@
+"""What a recipe is, and how its cells are measured one after the other, in one process or several at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from patchreorder import results
+from patchreorder.engine.distributed import World
+from patchreorder.engine.progress import Screen
+from patchreorder.results import Cell, Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A line of the table: a network and its options."""
+
+    name: str
+    title: str
+    about: str
+    model: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of the table: a data set."""
+
+    name: str
+    title: str
+    about: str
+    dataset: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How much is spent on a cell, and how; every row of a table gets the same.
+
+    Args:
+        about: one line for readers.
+        plan: what the recipe needs to know for a (row, column), JSON values or dataclasses of them; part of the hash.
+        seeds: of a row.
+        rows: the rows it has, all if None.
+    """
+
+    about: str
+    plan: Callable[[str, str], Any]
+    seeds: Callable[[str], Sequence[int]] = lambda row: (0,)
+    rows: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One cell to measure, and what it needs."""
+
+    cell: Cell
+    row: Row
+    column: Column
+    plan: Any
+    out: Path
+    data: Path | None
+    world: World
+    screen: Screen
+    tensorboard: bool
+
+    @property
+    def folder(self) -> Path:
+        """Files of this cell: checkpoint, log."""
+        return self.out / "cells" / self.cell.folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A table of the paper: rows, columns, settings, and how a cell is measured.
+
+    Args:
+        measure: trains and evaluates one cell.
+        change: a setting's plan with other values, for trials.
+        paper: the paper's cells, by row and column.
+        compare: pairs of rows that a paired test compares, the first against the second.
+        curves: what the rows' curves are of: axes for each name.
+        parameters: the number of parameters of a row's network for a column.
+    """
+
+    name: str
+    title: str
+    about: str
+    metric: str
+    rows: Sequence[Row]
+    columns: Sequence[Column]
+    settings: Mapping[str, Setting]
+    measure: Callable[[Job], Result]
+    parameters: Callable[[Row, Column], int]
+    change: Callable[[Any, Mapping[str, Any]], Any]
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    compare: Sequence[tuple[str, str]] = ()
+    curves: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    better: str = "lower"
+
+    def facts(self) -> dict[str, Any]:
+        """What a report needs to know beside the rows."""
+        return {
+            "recipe": self.name,
+            "title": self.title,
+            "about": self.about,
+            "metric": self.metric,
+            "better": self.better,
+            "command": f"patchreorder run {self.name}",
+            "rows": [{"name": row.name, "title": row.title, "about": row.about} for row in self.rows],
+            "columns": [{"name": c.name, "title": c.title, "about": c.about} for c in self.columns],
+            "paper": self.paper,
+            "compare": self.compare,
+            "settings": {name: setting.about for name, setting in self.settings.items()},
+            "parameters": {row.name: {c.name: self.parameters(row, c) for c in self.columns} for row in self.rows},
+            "curves": self.curves,
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the cells that were asked for."""
+
+    measured: list[Cell]
+    there_before: list[Cell]
+    elsewhere: list[Cell]  # another process is at them
+
+
+def run(
+    recipe: Recipe,
+    *,
+    out: Path,
+    setting: str = "short",
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    split: str = "test",
+    change: Mapping[str, Any] | None = None,
+    data: Path | None = None,
+    world: World | None = None,
+    screen: Screen | None = None,
+    tensorboard: bool = False,
+) -> Outcome:
+    """Measure the cells that are not in the folder yet; each row is on the disk as soon as its cell is done.
+
+    Processes with the same folder share the work: a cell that another one is at is left to it.
+
+    Args:
+        recipe: the table.
+        out: folder for the rows and everything else; cells that are there are not measured again.
+        setting, rows, columns, seeds: which cells; by default those of the setting.
+        split: `test`, or `validation`: train on a part of the training images, test on the rest.
+        change: other values for the setting's plan; the setting is then named after them.
+        data: folder with the data, where it is not to be fetched.
+        world: the processes that train together.
+        screen: where to tell what happens.
+        tensorboard: log every training into its cell's folder.
+    """
+    world, screen = world or World(), screen or Screen()
+    wanted = list(cells(recipe, setting=setting, rows=rows, columns=columns, seeds=seeds, split=split, change=change))
+    outcome = Outcome([], [], [])
+    if world.leads:
+        results.write_whole(out / f"{recipe.name}.json", json.dumps(recipe.facts(), indent=1).encode())
+    for cell, row, column, plan in wanted:
+        if world.agreed(_is_done(out, cell)):
+            outcome.there_before.append(cell)
+            continue
+        job = Job(cell, row, column, plan, out, data, world, screen, tensorboard)
+        lock = results.try_lock(job.folder / "lock") if world.leads else None
+        try:
+            if not world.agreed(lock is not None):
+                outcome.elsewhere.append(cell)
+                continue
+            if world.agreed(_is_done(out, cell)):  # the other process has just ended
+                outcome.there_before.append(cell)
+                continue
+            result = recipe.measure(job)
+            if world.leads:
+                results.append(out, result)
+                found = f"{result.value:.2f} {result.metric}, {result.seconds / 60:.1f} min"
+                screen.say(f"{row.title}, {column.title}, seed {cell.seed}: {found}")
+            outcome.measured.append(cell)
+        finally:
+            if lock is not None:
+                os.close(lock)
+    return outcome
+
+
+def cells(
+    recipe: Recipe,
+    *,
+    setting: str,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    split: str = "test",
+    change: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[Cell, Row, Column, Any]]:
+    """The cells that are asked for, the first seed of all before the second of any."""
+    if setting not in recipe.settings:
+        raise ValueError(f"setting ({setting!r}) must be one of {', '.join(recipe.settings)}")
+    if split not in ("test", "validation"):
+        raise ValueError(f"split ({split!r}) must be test or validation")
+    for seed in seeds or ():
+        if seed < 0:
+            raise ValueError(f"seed ({seed}) must be 0 or more")
+    chosen = recipe.settings[setting]
+    change = change or {}
+    named = ",".join([setting, *(f"{name}={value}" for name, value in change.items())])
+    by_name = {row.name: row for row in recipe.rows}
+    of_column = {column.name: column for column in recipe.columns}
+    names = _choose("rows", rows, [name for name in by_name if name in (chosen.rows or by_name)])
+    column_names = _choose("columns", columns, list(of_column))
+    wanted = {name: tuple(seeds if seeds is not None else chosen.seeds(name)) for name in names}
+    for seed in sorted({seed for own in wanted.values() for seed in own}):
+        for name in names:
+            for column in column_names:
+                if seed not in wanted[name]:
+                    continue
+                row, plan = by_name[name], recipe.change(chosen.plan(name, column), change)
+                settings = results.digest(
+                    {
+                        "model": row.model,
+                        "options": dict(row.options),
+                        "dataset": of_column[column].dataset,
+                        "plan": dataclasses.asdict(plan) if dataclasses.is_dataclass(plan) else plan,  # type: ignore[arg-type]
+                    }
+                )
+                cell = Cell(recipe.name, name, column, named, split, seed, settings)
+                yield cell, row, of_column[column], plan
+
+
+def _choose(what: str, asked: Sequence[str] | None, there: Sequence[str]) -> Sequence[str]:
+    if asked is None:
+        return there
+    for name in asked:
+        if name not in there:
+            raise ValueError(f"{what} ({name!r}) must be among {', '.join(there)}")
+    return asked
+
+
+def _is_done(out: Path, cell: Cell) -> bool:
+    path = out / f"{cell.recipe}.jsonl"
+    return path.is_file() and any(result.cell == cell for result in results.read(path).results)

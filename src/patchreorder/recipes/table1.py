@@ -1,0 +1,126 @@
+"""Table 1: error on turned (R) and shifted (T) digits.
+
+    patchreorder run table1 [--setting short] [--rows cnn pr_cnn] [--columns R] [--seeds 0 1 2] [--out runs/table1]
+
+The paper (Shen et al., AAAI-17, section MNIST), % error:
+
+                R    T
+    FCN        2.1  2.9
+    CNN        1.2  1.3
+    SI-CNN     0.9   -
+    ST-CNN     0.8  0.8    (the projective one: "the most general")
+    PR-CNN     0.8  0.7
+"""
+
+from __future__ import annotations
+
+from patchreorder.engine.train import Training
+
+from .classification import CURVES, Plan, changed, measure, parameters
+from .spec import Column, Recipe, Row, Setting
+
+ROWS = (
+    Row(name="fcn", title="FCN", model="fcn", about="two fully connected hidden layers"),
+    Row(name="cnn", title="CNN", model="cnn", about="9x9, pool, 7x7, pool, classifier; 64 filters"),
+    Row(
+        name="si_cnn", title="SI-CNN", model="si_cnn", about="six rotated copies of every filter, the strongest counts"
+    ),
+    Row(name="st_cnn", title="ST-CNN affine", model="st_cnn", about="an affine spatial transformer before the CNN"),
+    Row(
+        name="st_cnn_projective",
+        title="ST-CNN",
+        model="st_cnn_projective",
+        about="a projective spatial transformer before the CNN, which the paper compares with",
+    ),
+    Row(name="pr_cnn", title="PR-CNN", model="pr_cnn", about="2x2 patches reordered after the second convolution"),
+    Row(
+        name="pr_cnn_fine",
+        title="PR-CNN-fine",
+        model="pr_cnn_fine",
+        about="every pixel a patch, reordered after the second pool; ours",
+    ),
+    Row(name="cnn_gap", title="CNN, global average", model="cnn_gap", about="average over all places; today's choice"),
+    Row(name="cnn_gmp", title="CNN, global max", model="cnn_gmp", about="maximum over all places; today's choice"),
+    Row(name="cnn_blur", title="CNN, BlurPool", model="cnn_blur", about="pools that blur first (Zhang 2019)"),
+    Row(name="c4_cnn", title="CNN, C4", model="c4_cnn", about="group convolutions of quarter turns (Cohen 2016)"),
+)
+COLUMNS = (
+    Column(name="R", title="R", dataset="mnist-r", about="28x28, turned by U[-90, 90] degrees"),
+    Column(name="T", title="T", dataset="mnist-t", about="at a random place of a 42x42 canvas"),
+)
+PAPER = {
+    "fcn": {"R": 2.1, "T": 2.9},
+    "cnn": {"R": 1.2, "T": 1.3},
+    "si_cnn": {"R": 0.9},
+    "st_cnn_projective": {"R": 0.8, "T": 0.8},
+    "pr_cnn": {"R": 0.8, "T": 0.7},
+}
+MAIN = ("cnn", "st_cnn", "st_cnn_projective", "pr_cnn", "pr_cnn_fine")  # three seeds
+
+
+def _paper(row: str, column: str) -> Plan:
+    training = Training(
+        steps=150_000, batch=256, lr=0.01, momentum=0.9, nesterov=False, schedule="step", decay_every=50_000
+    )
+    return Plan(training=training)
+
+
+EPOCHS = {"R": 24, "T": 8}
+SHORTER = {"R": 8, "T": 3}  # SI-CNN costs eight times as much as the CNN
+
+
+def _short(row: str, column: str) -> Plan:
+    if row == "si_cnn":
+        epochs = SHORTER[column]
+        return Plan(training=Training(epochs=epochs), note=f"shorter: {epochs} epochs instead of {EPOCHS[column]}")
+    return Plan(training=Training(epochs=EPOCHS[column]))
+
+
+def _demo(row: str, column: str) -> Plan:
+    images = {"R": 40_000, "T": 12_000}[column]
+    return Plan(training=Training(epochs=2), images=images, tested=2000, curve_images=500)
+
+
+def _smoke(row: str, column: str) -> Plan:
+    return Plan(training=Training(steps=3, batch=8), images=32, tested=20, curve_images=10, generated=True)
+
+
+RECIPE = Recipe(
+    name="table1",
+    title="Table 1: error on turned and shifted MNIST digits",
+    about="Every network is trained on digits that are turned (R) or shifted (T) anew for each epoch, and tested on "
+    "10,000 test digits whose turn or shift is fixed, the same for all.",
+    metric="error %",
+    rows=ROWS,
+    columns=COLUMNS,
+    settings={
+        "short": Setting(
+            about="Nesterov SGD 0.9, batch 128, learning rate up to 0.07 in 15 % of the steps and down to 0 on a "
+            f"cosine; {EPOCHS['R']} passes over R, {EPOCHS['T']} over T",
+            plan=_short,
+            seeds=lambda row: (0, 1, 2) if row in MAIN else (0,),
+        ),
+        "paper": Setting(
+            about="as the paper: SGD 0.9, batch 256, 150,000 steps, learning rate 0.01 divided by 10 every 50,000",
+            plan=_paper,
+        ),
+        "demo": Setting(
+            about="minutes: a part of the digits, two passes; too little for a comparison",
+            plan=_demo,
+            rows=("cnn", "st_cnn_projective", "pr_cnn", "pr_cnn_fine"),
+        ),
+        "smoke": Setting(about="seconds, generated images: does it run", plan=_smoke),
+    },
+    measure=measure,
+    parameters=parameters,
+    change=changed,
+    paper=PAPER,
+    compare=[
+        ("pr_cnn", "cnn"),
+        ("pr_cnn_fine", "cnn"),
+        ("st_cnn_projective", "cnn"),
+        ("pr_cnn", "st_cnn_projective"),
+        ("pr_cnn_fine", "st_cnn_projective"),
+    ],
+    curves=CURVES,
+)

@@ -1,0 +1,221 @@
+"""What a folder of results holds: the rows of every recipe and the facts about its table, safe to show.
+
+Rows and facts are files that anybody may have written: whatever has the wrong kind is left out and reported, and no
+text keeps characters that would steer a terminal.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from patchreorder import results
+from patchreorder.results import Result
+
+_TEXTS = ("recipe", "row", "column", "setting", "split", "settings", "metric", "commit", "machine", "finished")
+_NUMBERS = ("value", "seconds", "cpu_seconds")
+_COUNTS = ("seed", "n", "steps", "parameters")
+
+
+class Named(NamedTuple):
+    """A row (a model) or a column (the data) of a table."""
+
+    name: str
+    title: str
+    about: str = ""
+
+
+class Curve(NamedTuple):
+    """How a named curve of the rows is drawn."""
+
+    name: str
+    x: str
+    y: str
+    log: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One recipe: its rows, what is known about its table, and what is wrong with its files."""
+
+    name: str
+    folder: Path
+    title: str
+    about: str
+    metric: str
+    better: str  # "lower" or "higher"
+    command: str
+    rows: Sequence[Named]
+    columns: Sequence[Named]
+    paper: Mapping[tuple[str, str], float]  # by row and column
+    compare: Sequence[tuple[str, str]]  # the first is tested against the second
+    settings: Mapping[str, str]
+    parameters: Mapping[tuple[str, str], int]
+    curves: Sequence[Curve]
+    results: Sequence[Result]
+    problems: Sequence[str]
+
+
+def load(folder: Path) -> list[Recipe]:
+    """Every recipe of a folder.
+
+    Raises:
+        OSError: there is no such folder.
+        ValueError: it holds no recipe.
+    """
+    if not folder.exists():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(folder))
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "this is no folder of results", str(folder))
+    facts = {file.stem: _facts(file) for file in folder.glob("*.json")}
+    names = {file.stem for file in folder.glob("*.jsonl")}
+    names |= {name for name, (found, _) in facts.items() if found.get("recipe") == name}  # begun, no row yet
+    if not names:
+        raise ValueError(
+            f"folder ({folder}) holds no RECIPE.jsonl: name a folder of results, or make one with "
+            "`patchreorder run RECIPE` (its --help lists the recipes)"
+        )
+    return [_recipe(folder, name, *facts.get(name, ({}, f"{name}.json is missing"))) for name in _natural(names)]
+
+
+def _natural(names: Iterable[str]) -> list[str]:
+    """Sorted with table2 before table10."""
+    return sorted(names, key=lambda name: [(not part.isdigit(), part.zfill(9)) for part in re.split(r"(\d+)", name)])
+
+
+def _facts(file: Path) -> tuple[dict[str, Any], str]:
+    """The facts, and what is wrong with them."""
+    try:
+        facts = clean(json.loads(file.read_bytes()))
+    except (OSError, ValueError, RecursionError):
+        return {}, f"{file.name} cannot be read"
+    return (facts, "") if isinstance(facts, dict) else ({}, f"{file.name} holds no facts")
+
+
+def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> Recipe:
+    found, problems = _rows(folder / f"{name}.jsonl", name)
+    if problem:
+        problems.append(f"{problem}: names stand for titles, and the paper's values are not known.")
+    if facts.get("better") not in ("lower", "higher", None):
+        problems.append(f"{name}.json says that {facts['better']!r} is better, not lower or higher: taken as lower.")
+    metrics = list(dict.fromkeys(result.metric for result in found))
+    metric = _text(facts.get("metric")) or (metrics[0] if metrics else "")
+    if others := [other for other in metrics if other != metric]:
+        found = [result for result in found if result.metric == metric]
+        problems.append(f"Rows that measured {', '.join(others)} are left out: this table shows {metric}.")
+    described = {curve: _mapping(how) for curve, how in _mapping(facts.get("curves")).items()}
+    for curve in (curve for result in found for curve in result.curves):
+        described.setdefault(curve, {})
+    return Recipe(
+        name=name,
+        folder=folder,
+        title=_text(facts.get("title")) or name,
+        about=_text(facts.get("about")),
+        metric=metric,
+        better="higher" if facts.get("better") == "higher" else "lower",
+        command=_text(facts.get("command")),
+        rows=_named(facts.get("rows"), (result.row for result in found)),
+        columns=_named(facts.get("columns"), (result.column for result in found)),
+        paper={key: float(value) for key, value in _cells(facts.get("paper")).items() if is_number(value)},
+        compare=[
+            (pair[0], pair[1])
+            for pair in _list(facts.get("compare"))
+            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(row, str) for row in pair)
+        ],
+        settings={key: _text(value) for key, value in _mapping(facts.get("settings")).items()},
+        parameters={key: value for key, value in _cells(facts.get("parameters")).items() if _is_count(value)},
+        curves=[
+            Curve(curve, _text(how.get("x")) or "x", _text(how.get("y")) or curve, how.get("log") is True)
+            for curve, how in described.items()
+        ],
+        results=found,
+        problems=problems,
+    )
+
+
+def _rows(file: Path, recipe: str) -> tuple[list[Result], list[str]]:
+    """The rows that can be shown, and what is wrong with the file."""
+    if not file.exists():
+        return [], []
+    rows = results.read(file)
+    problems = []
+    if rows.damaged:
+        lines = ", ".join(map(str, rows.damaged[:10])) + (", ..." if len(rows.damaged) > 10 else "")
+        problems.append(f"{file.name}: damaged lines left out: {len(rows.damaged)} (line {lines}).")
+    sound = [Result(**clean(vars(result))) for result in rows.results if _is_sound(result)]
+    if wrong := len(rows.results) - len(sound):
+        problems.append(f"{file.name}: rows left out because a field has the wrong kind: {wrong}.")
+    own = [result for result in sound if result.recipe == recipe]
+    if foreign := len(sound) - len(own):
+        problems.append(f"{file.name}: rows left out because they belong to another recipe: {foreign}.")
+    return own, problems
+
+
+def _is_sound(result: Result) -> bool:
+    return (
+        all(isinstance(getattr(result, name), str) for name in _TEXTS)
+        and all(is_number(getattr(result, name)) for name in _NUMBERS)
+        and all(_is_count(getattr(result, name)) for name in _COUNTS)
+        and result.n > 0
+        and all(isinstance(getattr(result, name), dict) for name in ("versions", "curves", "details"))
+        and all(isinstance(list_, list) and all(map(_is_count, list_)) for list_ in (result.errors, result.answers))
+    )
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def points(curve: Any) -> dict[float, float]:
+    """The y of every x of a curve, without pairs that are none."""
+    pairs = (pair for pair in _list(curve) if isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)))
+    return {float(x): float(y) for x, y in pairs}
+
+
+def clean(value: Any) -> Any:
+    """JSON values whose texts keep no control characters, no invisible ones and no half characters."""
+    if isinstance(value, str):
+        return "".join(" " if unicodedata.category(letter) in ("Cc", "Cf", "Cs") else letter for letter in value)
+    if isinstance(value, dict):
+        return {clean(key): clean(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    return value
+
+
+def _text(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _cells(value: Any) -> dict[tuple[str, str], Any]:
+    """{"row": {"column": value}} by row and column."""
+    return {(row, column): cell for row, cells in _mapping(value).items() for column, cell in _mapping(cells).items()}
+
+
+def _named(facts: Any, found: Iterable[str]) -> list[Named]:
+    """Rows or columns as the facts order them, then those that only have results."""
+    named = {}
+    for item in map(_mapping, _list(facts)):
+        if name := _text(item.get("name")):
+            named[name] = Named(name, _text(item.get("title")) or name, _text(item.get("about")))
+    for name in found:
+        named.setdefault(name, Named(name, name))
+    return list(named.values())

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,report,export,vision
+EXTRAS := dev,report,export,tensorboard,vision
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-all check bench fuzz reproduce clean
@@ -31,8 +31,9 @@ test: check ## the checks and every fast test
 test-all: check ## also the slow tests
 	$(BIN)/pytest -m ''
 
-bench: setup ## speed of the operator against x.clone() and its peers
+bench: setup ## speed of the operator against x.clone() and its peers, of training against the plain CNN
 	$(BIN)/python benchmarks/operator.py --out runs/bench
+	$(BIN)/python benchmarks/training.py --out runs/bench
 
 fuzz: ## the kernel under AddressSanitizer, for the processor at hand
 	mkdir -p build
@@ -40,8 +41,9 @@ fuzz: ## the kernel under AddressSanitizer, for the processor at hand
 	  -fno-sanitize-recover=undefined -pthread tests/fuzz.cpp -o build/fuzz
 	build/fuzz 100000 1
 
-reproduce: setup ## the main job; today: the operator at work on a picture
-	$(BIN)/patchreorder demo --out runs/demo
+reproduce: setup ## Table 1 in minutes: fetches MNIST, trains four networks, compares them, writes a page
+	$(BIN)/patchreorder run table1 --setting demo --out runs/table1-demo
+	$(BIN)/patchreorder report runs/table1-demo --quiet
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build runs src/*.egg-info src/patchreorder/native/*.so

@@ -106,7 +106,8 @@ def against_stock(dataset: str, rounds: int) -> dict[str, float]:
 
 
 def ask(worker: subprocess.Popen[str]) -> float:
-    assert worker.stdin and worker.stdout
+    assert worker.stdin is not None
+    assert worker.stdout is not None
     worker.stdin.write("go\n")
     worker.stdin.flush()
     return float(worker.stdout.readline())

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from patchreorder.models import rotation_conv
 from patchreorder.models.blur_pool import BlurPool2d, MaxBlurPool2d, blur_pool, blur_rows, max_blur_pool
 from patchreorder.models.group_conv import (
     C4Conv2d,
@@ -60,6 +61,7 @@ LAYERS = {
     "blur": (lambda: BlurPool2d(), 4),
     "max blur": (lambda: MaxBlurPool2d(), 4),
 }
+in_blocks = pytest.mark.parametrize("cache", [0, 1 << 20], ids=["in blocks", "at once"])
 each_layer = pytest.mark.parametrize("name", LAYERS)
 
 
@@ -162,8 +164,8 @@ class TestEveryLayer:
 class TestKernelRotations:
     @pytest.mark.parametrize("side", [1, 2, 3, 4, 7, 9])
     def test_quarter_turns_are_exact(self, side):
-        weight = torch.randn(3, 2, side, side)
-        turned = rotate_kernels(weight, rotations=kernel_rotations(side, angles=[0, 90, -90, 180, 270]).float())
+        weight = torch.randn(3, 2, side, side, dtype=torch.float64)
+        turned = rotate_kernels(weight, rotations=kernel_rotations(side, angles=[0, 90, -90, 180, 270]))
         want = torch.cat([torch.rot90(weight, turns, PLANE) for turns in (0, 1, -1, 2, 3)])
         assert torch.equal(turned, want)
 
@@ -253,8 +255,10 @@ class TestBlockMax:
 
 
 class TestRotationConv:
+    @in_blocks
     @pytest.mark.parametrize("options", [{}, {"bias": False}, {"stride": 2, "padding": 1}])
-    def test_is_the_maximum_of_a_convolution_for_each_angle(self, options):
+    def test_is_the_maximum_of_a_convolution_for_each_angle(self, options, cache, monkeypatch):
+        monkeypatch.setattr(rotation_conv, "CACHE", cache)
         layer = RotationConv2d(2, 3, 5, **options).double()
         x = torch.randn(2, 2, 9, 8, dtype=torch.float64)
         with torch.no_grad():
@@ -265,6 +269,14 @@ class TestRotationConv:
                 plain.weight.copy_(rotate_kernels(layer.weight, rotations=kernel_rotations(5, angles=[angle])))
                 answers.append(plain(x))
             torch.testing.assert_close(layer(x), torch.stack(answers).amax(0), atol=1e-6, rtol=1e-6)
+
+    @pytest.mark.parametrize(("channels", "count"), [(1, 1), (64, 6)])
+    def test_many_kernels_are_convolved_angle_by_angle(self, channels, count, monkeypatch):
+        calls = []
+        plain = F.conv2d
+        monkeypatch.setattr(rotation_conv.F, "conv2d", lambda *arguments: (calls.append(1), plain(*arguments))[1])
+        RotationConv2d(channels, 64, 7)(torch.rand(1, channels, 7, 7))
+        assert len(calls) == count
 
     def test_turning_the_kernel_is_turning_the_image_and_the_answer_back(self):
         layer = RotationConv2d(2, 3, 3, angles=[-90, 0, 90])
@@ -487,6 +499,7 @@ class TestGroupConv:
         layer = C4Lift2d(2, 3, 3, padding=padding).double()
         x = torch.randn(2, 2, 7, 7).double()
         got, want = layer(torch.rot90(x, turns, PLANE)), turn_c4(layer(x), turns)
+        assert got.shape == (2, 12, 5 + 2 * padding, 5 + 2 * padding)
         torch.testing.assert_close(got, want, atol=1e-14, rtol=1e-13)
         assert turns == 0 or not torch.allclose(got, layer(x), atol=1e-2)
 
@@ -511,8 +524,10 @@ class TestGroupConv:
         for layer, x in ((C4Lift2d(2, 3, 3), torch.randn(1, 2, 5, 5)), (C4Conv2d(2, 3, 3), torch.randn(1, 8, 5, 5))):
             torch.testing.assert_close(layer(x)[:, :3], F.conv2d(x, layer.weight, layer.bias))
 
-    def test_group_correlation_by_its_definition(self):
+    @in_blocks
+    def test_group_correlation_by_its_definition(self, cache, monkeypatch):
         """Cohen and Welling, Eq. 11, summed one element of the group after the other."""
+        monkeypatch.setattr(rotation_conv, "CACHE", cache)
         layer = C4Conv2d(2, 3, 3).double()
         x = torch.randn(1, 8, 5, 5).double()
         maps = x.view(1, 4, 2, 5, 5)
@@ -647,6 +662,12 @@ class TestBlurPool:
         assert blur_rows(2) == [[0.5, 0.5]]
         assert blur_rows(4) == [[0.5, 0.5, 0, 0], [0, 0.25, 0.5, 0.25]]
         assert blur_rows(3, skip=1) == [[0, 0.5, 0.5, 0], [0, 0, 0.5, 0.5]]
+        assert blur_rows(1, skip=1) == [[0, 1.0]]
+
+    def test_the_layers_call_the_functions(self):
+        x = torch.randn(1, 2, 5, 6)
+        assert torch.equal(BlurPool2d()(x), blur_pool(x))
+        assert torch.equal(MaxBlurPool2d()(x), max_blur_pool(x))
 
     def test_bad_arguments_are_named(self):
         for pool in (blur_pool, max_blur_pool):

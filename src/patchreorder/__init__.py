@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .advice import advise as advise
     from .functional import patch_reorder as patch_reorder
     from .functional import undo_reorder as undo_reorder
+    from .models import create_model as create_model
     from .module import PatchReorder as PatchReorder
     from .surgery import insert_after as insert_after
     from .surgery import remove_after as remove_after
@@ -16,10 +17,11 @@ _HOMES = {
     "undo_reorder": "functional",
     "PatchReorder": "module",
     "advise": "advice",
+    "create_model": "models",
     "insert_after": "surgery",
     "remove_after": "surgery",
 }
-__all__ = ["PatchReorder", "advise", "insert_after", "patch_reorder", "remove_after", "undo_reorder"]
+__all__ = ["PatchReorder", "advise", "create_model", "insert_after", "patch_reorder", "remove_after", "undo_reorder"]
 __version__ = "0.1.0"
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import os
 import platform
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,23 +87,28 @@ class Rows(NamedTuple):
 
 def append(folder: Path, result: Result) -> None:
     """Add a row to the recipe's file; it is on the disk when this returns, other processes may append too."""
-    line = json.dumps(dataclasses.asdict(result), allow_nan=False) + "\n"
+    if not _is_sound(result):
+        raise ValueError(f"result ({result.cell.folder}) has a field of the wrong kind: no reader would take the row")
+    line = (json.dumps(dataclasses.asdict(result), allow_nan=False) + "\n").encode()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.recipe}.jsonl"
-    with open(path, "a+b") as file, locked(file.fileno()):
+    # Without a buffer: what a full disk refuses must not be written after all when the file is closed.
+    with open(path, "a+b", buffering=0) as file, locked(file.fileno()):
         end = file.seek(0, os.SEEK_END)
         if end:
             file.seek(end - 1)
             if file.read(1) != b"\n":  # a crash cut the last line: leave it, start a new one
-                line = "\n" + line
+                line = b"\n" + line
         try:
-            file.write(line.encode())
-            file.flush()
+            while line:
+                line = line[file.write(line) :]
             os.fsync(file.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.truncate(path, end)  # a full disk must not leave half a row
+                file.truncate(end)  # no half a row
             raise OSError(error.errno, error.strerror, str(path)) from error
+    if not end:
+        _sync_folder(folder)
 
 
 def read(path: Path) -> Rows:
@@ -117,7 +122,10 @@ def read(path: Path) -> Rows:
         try:
             values = json.loads(line)
             result = Result(**{name: value for name, value in values.items() if name in names})
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            damaged.append(number)
+            continue
+        if not _is_sound(result):
             damaged.append(number)
             continue
         found.pop(result.cell, None)
@@ -125,35 +133,56 @@ def read(path: Path) -> Rows:
     return Rows(list(found.values()), damaged)
 
 
+def _is_sound(result: Result) -> bool:
+    """Whether every field is of its kind: a row that anybody may have written must not fail its readers later."""
+    texts = ("recipe", "row", "column", "setting", "split", "settings", "metric", "commit", "machine", "finished")
+    return (
+        all(isinstance(getattr(result, name), str) for name in texts)
+        and all(is_count(getattr(result, name)) for name in ("seed", "n", "steps", "parameters"))
+        and result.n > 0
+        and all(is_number(getattr(result, name)) for name in ("value", "seconds", "cpu_seconds"))
+        and all(isinstance(list_, list) and all(map(is_count, list_)) for list_ in (result.errors, result.answers))
+        and all(isinstance(getattr(result, name), dict) for name in ("versions", "curves", "details"))
+    )
+
+
+def is_count(value: Any) -> bool:
+    """Whether a JSON value is a whole number from 0 on that any reader can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a number that any reader can calculate with."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
+        os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            os.unlink(temporary)
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names of new files on the disk."""
     with contextlib.suppress(OSError):  # not every system can sync a folder
-        folder = os.open(path.parent, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(handle)
         finally:
-            os.close(folder)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+            os.close(handle)
 
 
 @contextlib.contextmanager
@@ -161,10 +190,11 @@ def locked(handle: int) -> Iterator[None]:
     """Hold an open file for this process alone; where the system has no such lock, go on without."""
     try:
         import fcntl
-    except ImportError:
+
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except (ImportError, OSError):  # not every system, not every network's disk
         yield
         return
-    fcntl.flock(handle, fcntl.LOCK_EX)
     try:
         yield
     finally:
@@ -179,11 +209,11 @@ def try_lock(path: Path) -> int | None:
         import fcntl
 
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        pass
-    except OSError:
+    except BlockingIOError:
         os.close(handle)
         return None
+    except (ImportError, OSError):  # there are no locks here: nobody has it
+        pass
     return handle
 
 
@@ -206,19 +236,27 @@ def provenance() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def commit() -> str:
-    """The commit of the code at work, with + where files differ from it; the version outside a checkout."""
+    """The commit of the code at work, with + where files differ from it; the version outside a checkout.
+
+    The answer stays that of the first call: a checkout may move on while the code that was loaded is at work.
+    """
     source = Path(__file__).resolve().parent
+    hooked = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # set where a hook of another repository calls us
+    plain = {name: value for name, value in os.environ.items() if name not in hooked}
 
     def git(*args: str) -> str:
-        command = ["git", "-C", str(source), *args]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+        command = ["git", "--no-optional-locks", "-C", str(source), *args]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20, env=plain)
+        return done.stdout.strip()
 
     try:
         top = Path(git("rev-parse", "--show-toplevel"))
         if (top / "src" / "patchreorder").resolve() != source:
             return __version__  # installed into somebody else's repository
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno", "src") else "")
+        differs = git("status", "--porcelain", "--untracked-files=normal", "--", ".")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if differs else "")
     except (OSError, subprocess.SubprocessError):
         return __version__
 

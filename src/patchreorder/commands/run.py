@@ -47,6 +47,8 @@ def run(
     """
     console = Console(highlight=False)
     changes = _values(change)
+    if threads < 0:
+        raise ValueError(f"threads ({threads}) must be 0 (all cores) or more")
     chosen = recipes.load(recipe)  # before torch, that a wrong name is told at once
     out = out or Path("runs") / recipe
     import torch
@@ -54,14 +56,14 @@ def run(
     from patchreorder.engine.distributed import join
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Screen, Terminal
-    from patchreorder.engine.train import Interrupted
     from patchreorder.recipes import spec
 
     keep_freed_memory()
     if threads:
         torch.set_num_threads(threads)
     with join() as world:
-        screen = Terminal(console) if world.leads else Screen()
+        terminal = Terminal(console)
+        screen = terminal if world.leads else Screen()
         try:
             outcome = spec.run(
                 chosen,
@@ -77,9 +79,11 @@ def run(
                 screen=screen,
                 tensorboard=tensorboard,
             )
-        except Interrupted as stop:
-            screen.say(f"{stop}; the same command goes on from there")
+        except KeyboardInterrupt as stop:
+            screen.say(f"{str(stop) or 'stopped'}; the same command goes on from there")
             raise
+        finally:
+            terminal.close()
     if not world.leads:
         return
     tables.show(out, console)
@@ -97,6 +101,8 @@ def _values(change: tuple[str, ...]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise ValueError(f"change ({text!r}) must be NAME=VALUE, such as lr=0.1")
+        if name in values:
+            raise ValueError(f"change ({text!r}) names {name} again")
         try:
             values[name] = json.loads(value)
         except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,15 @@ from patchreorder.results import write_whole
 
 def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Replace the file by these tensors and this state (JSON values)."""
-    whole = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    write_whole(path, save(whole, metadata={"state": json.dumps(state)}))
+    whole: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, tensor in tensors.items():
+        own = tensor.detach().to("cpu").contiguous()
+        place = own.untyped_storage().data_ptr()
+        whole[name] = own.clone() if place in places else own  # shared weights: safetensors refuses shared memory
+        places.add(place)
+    text = json.dumps(state)
+    write_whole(path, save(whole, metadata={"state": text, "checksum": _checksum(whole, text)}))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -29,29 +37,45 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            state = json.loads((file.metadata() or {})["state"])
-            return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118
-    except (SafetensorError, KeyError, ValueError) as error:
+            metadata = file.metadata() or {}
+            state = json.loads(metadata["state"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if not isinstance(state, dict):
+            raise ValueError("its state is no JSON object")
+        if metadata.get("checksum") not in (None, _checksum(tensors, metadata["state"])):
+            raise ValueError("its checksum does not fit")
+    except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is no checkpoint or is damaged ({error}): remove it to train from the start"
         ) from None
+    return tensors, state
 
 
-def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor], prefix: str) -> None:
-    """Copy the tensors whose names start with the prefix into those of the target, in place.
+def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> None:
+    """Copy the tensors into those of the target, in place: all of them or none.
 
     Raises:
-        ValueError: if a name or a shape does not fit.
+        ValueError: if a name, a shape or a type does not fit.
     """
-    found = {name[len(prefix) :]: tensor for name, tensor in source.items() if name.startswith(prefix)}
-    if found.keys() != target.keys():
-        names = ", ".join(sorted(found.keys() ^ target.keys())[:4])
-        raise ValueError(f"the checkpoint is of another network: {names} are in one of them only")
+    if source.keys() != target.keys():
+        names = ", ".join(sorted(source.keys() ^ target.keys())[:4])
+        raise ValueError(f"another network: {names} in one of them only")
+    for name, tensor in target.items():
+        there, here = source[name], tensor
+        if there.shape != here.shape or there.dtype != here.dtype:
+            raise ValueError(
+                f"another network: {name} is {tuple(there.shape)} {there.dtype} there, "
+                f"{tuple(here.shape)} {here.dtype} here"
+            )
     with torch.no_grad():
         for name, tensor in target.items():
-            if tensor.shape != found[name].shape:
-                raise ValueError(
-                    f"the checkpoint is of another network: {name} is {tuple(found[name].shape)} there, "
-                    f"{tuple(tensor.shape)} here"
-                )
-            tensor.copy_(found[name])
+            tensor.copy_(source[name])
+
+
+def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+    """Of everything in the file; safetensors has none, and a damaged weight is a number like any other."""
+    value = zlib.crc32(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
+    return f"{value:08x}"

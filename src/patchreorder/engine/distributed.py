@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -46,10 +46,21 @@ class World:
         if self.size > 1:
             dist.barrier()
 
+    def spread(self, tensors: Iterable[Tensor]) -> None:
+        """Give every process the values of the leading one, in place."""
+        if self.size > 1:
+            for tensor in tensors:
+                values = tensor.contiguous()
+                dist.broadcast(values, 0)
+                tensor.copy_(values)
+
+    def any(self, answer: bool) -> bool:
+        """Whether any process answers yes, for all."""
+        return bool(self.most(torch.tensor([float(answer)], device=self.device)).item())
+
     def agreed(self, answer: bool) -> bool:
         """What the leading process answers, for all: files may look different a moment later."""
-        value = torch.tensor([float(answer and self.leads)], device=self.device)
-        return bool(self.most(value).item())
+        return self.any(answer and self.leads)
 
 
 @contextlib.contextmanager

@@ -14,19 +14,20 @@ _ALONE = World()
 @torch.inference_mode()
 def predict(model: nn.Module, data: Dataset, *, world: World = _ALONE, batch: int = 250) -> tuple[Tensor, Tensor]:
     """Logits (n, classes) of all images in order, and their labels (n,), the same in every process."""
-    training = model.training
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     logits = labels = torch.empty(0)
     try:
         for part in world.share(torch.arange(len(data))).split(batch):
-            images, truth = data.batch(part)
+            images, truth = data.batch(part if len(part) else torch.tensor([0]))  # with no image of its own: the shape
             answers = model(model_input(images, world.device)).cpu()
             if not len(logits):
                 logits = answers.new_zeros(len(data), answers.shape[1])
                 labels = truth.new_zeros(len(data))
-            logits[part], labels[part] = answers, truth
+            logits[part], labels[part] = answers[: len(part)], truth[: len(part)]
     finally:
-        model.train(training)
+        for module, mode in modes.items():
+            module.training = mode
     if world.size > 1:
         return world.total(logits.to(world.device)).cpu(), world.total(labels.to(world.device)).cpu()
     return logits, labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,15 +32,17 @@ class Terminal(Screen):
     def __init__(self, console: Console) -> None:
         self.console = console
         self.bar: Bar | None = None
+        atexit.register(self.close)  # a bar hides the cursor as long as it moves
 
     def say(self, text: str) -> None:
+        self.close()
         self.console.print(text, markup=False, soft_wrap=True)
 
     def watch(self, title: str) -> Report:
         if not self.console.is_terminal:
             return lambda progress: None
         self.close()
-        self.bar = Bar(
+        bar = self.bar = Bar(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
@@ -49,13 +52,12 @@ class Terminal(Screen):
             TimeRemainingColumn(),
             console=self.console,
         )
-        task = self.bar.add_task(title, loss="-", speed="-")
-        self.bar.start()
+        task = bar.add_task(title, loss="-", speed="-")
+        bar.start()
 
         def show(progress: Progress) -> None:
-            assert self.bar is not None
             loss, speed = f"{progress.loss:.3f}", f"{progress.images_per_second:.0f}"
-            self.bar.update(task, completed=progress.step, total=progress.total, loss=loss, speed=speed)
+            bar.update(task, completed=progress.step, total=progress.total, loss=loss, speed=speed)
             if progress.step == progress.total:
                 self.close()
 
@@ -78,7 +80,8 @@ def tensorboard(folder: Path) -> Report:
 
     def write(progress: Progress) -> None:
         if not writers:  # a resumed run replaces what was logged beyond its checkpoint
-            writers.append(SummaryWriter(str(folder), purge_step=progress.step))
+            writers.append(SummaryWriter(str(folder), purge_step=progress.step, flush_secs=10))
+            atexit.register(writers[0].close)  # else what a stopped run logged last would be lost
         if progress.step % 10 and progress.step != progress.total:
             return
         for name, value in (

@@ -7,6 +7,7 @@ the tensors of the last checkpoint and the number of steps behind it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import signal
 import time
@@ -77,6 +78,10 @@ class Training:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} ({value}) must be more than 0")
+        for name in ("steps", "batch", "decay_every"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, int):
+                raise ValueError(f"{name} ({value}) must be a whole number")
         if self.schedule not in ("one-cycle", "step"):
             raise ValueError(f"schedule ({self.schedule!r}) must be one-cycle or step")
         for name in ("warmup", "ema", "momentum"):
@@ -185,8 +190,10 @@ class _Run:
         file: Path | None,
         world: World,
     ) -> None:
+        if seed < 0:
+            raise ValueError(f"seed ({seed}) must be 0 or more")
         self.data, self.training, self.seed, self.file, self.world = data, training, seed, file, world
-        self.model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model = _channels_last(model)
         self.optimiser = torch.optim.SGD(
             _groups(model, training),
             lr=training.lr,
@@ -196,6 +203,10 @@ class _Run:
         )
         self.total = training.total(len(data))
         self.per_epoch = per_epoch(len(data), training.batch)
+        if training.batch < world.size:
+            raise ValueError(
+                f"batch ({training.batch}) must not be smaller than the number of processes ({world.size})"
+            )
         self.average = {n: t.detach().clone() for n, t in model.state_dict().items()} if training.ema else {}
         self.precision = _precision(world.device) if training.amp else None
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.precision is torch.float16)
@@ -203,25 +214,32 @@ class _Run:
         self.seconds = self.cpu_seconds = self.loss_sum = 0.0
         self.curve: list[list[float]] = []
         self.saved: int | None = None
+        self.infinite = {name for name, value in self.tensors().items() if not _finite(value)}  # such as masks
         self._order: tuple[int, Tensor] | None = None
 
     # ---- the loop ----------------------------------------------------------------------------------
 
     def go(self, requested: Callable[[], int], report: Callable[[Progress], None], save_every: float) -> Trained:
         self.model.train()
-        network = DistributedDataParallel(self.model) if self.world.size > 1 and self.step < self.total else self.model
-        # On a GPU the loss is looked at now and then, since every look waits for the device.
-        look = 1 if self.world.device.type == "cpu" else 20
+        network: nn.Module = self.model
+        if self.world.size > 1 and self.step < self.total:
+            # Without this argument gradients are laid out anew after the first update of every start, and then added up
+            # in another order: a resumed run of three processes would not be the same bit for bit.
+            network = DistributedDataParallel(self.model, find_unused_parameters=True)
+        look = _look_every(self.world.device)
         losses = torch.zeros(look, device=self.world.device, dtype=torch.float64)
         begun = saved = time.perf_counter()
         cpu_begun, before, first = time.process_time(), (self.seconds, self.cpu_seconds), self.step
+        unseen = 0
         while self.step < self.total:
-            losses[self.step % look] = self.update(network)
+            losses[unseen] = self.update(network)
+            unseen += 1
             self.step += 1
             ends = self.step % self.per_epoch == 0 or self.step == self.total
             if self.step % look and not ends:
                 continue
-            stop = self.look(losses[: (self.step - 1) % look + 1], requested())
+            loss, stop = self.look(losses[:unseen], requested())
+            unseen = 0
             now = time.perf_counter()
             self.seconds, self.cpu_seconds = before[0] + now - begun, before[1] + time.process_time() - cpu_begun
             if ends:
@@ -229,7 +247,6 @@ class _Run:
             if self.world.leads:
                 done = self.step - first
                 speed = done * self.training.batch / max(now - begun, 1e-9)
-                loss = float(losses[(self.step - 1) % look])
                 rate = self.training.rate(self.step - 1, self.total)
                 report(Progress(self.step, self.total, self.step / self.per_epoch, loss, rate, speed))
             if stop:
@@ -240,6 +257,9 @@ class _Run:
                 saved = time.perf_counter()
         if self.average:
             self.model.load_state_dict(self.average)
+        self.world.spread(self.model.state_dict().values())  # each process has running statistics of its own
+        if self.world.any(requested() > 0):  # while the last checkpoint was written
+            raise Interrupted(self.where())
         return Trained(self.step, self.seconds, self._sum(self.cpu_seconds), self.curve, self.resumed)
 
     def update(self, network: nn.Module) -> Tensor:
@@ -276,29 +296,23 @@ class _Run:
         decay = min(self.training.ema, (self.step + 1) / (self.step + 10))
         with torch.no_grad():
             for name, value in self.model.state_dict().items():
-                if value.is_floating_point():
+                if value.is_floating_point() and f"model.{name}" not in self.infinite:
                     self.average[name].lerp_(value, 1 - decay)
                 else:
                     self.average[name].copy_(value)
 
-    def look(self, losses: Tensor, requested: int) -> bool:
-        """Add up the losses of the last updates, stop if one is not finite; whether any process shall end."""
-        flags = torch.tensor([float(requested), 0.0], device=self.world.device, dtype=torch.float64)
-        bad = (~losses.isfinite()).nonzero()
-        if len(bad):
-            flags[1] = 1
-        if self.world.size > 1:
-            flags = self.world.most(flags)
-        if flags[1]:
-            step = self.step - len(losses) + (int(bad[0]) if len(bad) else 0)
-            value = float(losses[int(bad[0])]) if len(bad) else float("nan")
-            raise NotFinite(f"the loss of step {step} is not finite ({value}); {self._last_good()}")
-        self.loss_sum += float(losses.sum())
-        return bool(flags[0])
+    def look(self, losses: Tensor, requested: int) -> tuple[float, bool]:
+        """Add up the losses of the last updates, stop if one is not finite; the last one, and whether to end."""
+        *values, asked = self.world.total(torch.cat([losses, losses.new_tensor([requested])])).tolist()
+        for step, value in enumerate(values, self.step - len(values) + 1):
+            if not math.isfinite(value):
+                raise NotFinite(f"the loss of step {step} is not finite ({value}); {self._last_good()}")
+        self.loss_sum += sum(values)
+        return values[-1], asked > 0
 
     def end_epoch(self) -> None:
         steps = (self.step - 1) % self.per_epoch + 1
-        self.curve.append([self.step / self.per_epoch, self._sum(self.loss_sum) / steps])
+        self.curve.append([self.step / self.per_epoch, self.loss_sum / steps])
         self.loss_sum = 0.0
         if self.step == self.total:
             self.save()
@@ -317,8 +331,16 @@ class _Run:
             "seconds": self.seconds,
             "curve": self.curve,
             "scaler": self.scaler.state_dict(),
+            **self.place(),
+        }
+
+    def place(self) -> dict[str, Any]:
+        """What a run must find again to go on bit for bit."""
+        return {
             "threads": torch.get_num_threads(),
             "world": self.world.size,
+            "device": self.world.device.type,
+            "precision": str(self.precision),
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -333,15 +355,17 @@ class _Run:
 
     def save(self) -> None:
         """Write the checkpoint, unless a weight has become infinite: the last good one then stays."""
+        tensors = self.tensors()
+        bad = [name for name, value in tensors.items() if name not in self.infinite and not _finite(value)]
+        if self.world.any(bool(bad)):
+            name = bad[0] if bad else "a tensor of another process"
+            raise NotFinite(f"{name} is not finite after step {self.step}; {self._last_good()}")
         if self.file is None:
             return
-        sums = {"loss_sum": self._sum(self.loss_sum), "cpu_seconds": self._sum(self.cpu_seconds)}
-        tensors = self.tensors()
-        for name, value in tensors.items():
-            if value.is_floating_point() and not bool(value.isfinite().all()):
-                raise NotFinite(f"{name} is not finite after step {self.step}; {self._last_good()}")
+        sums = {"loss_sum": self.loss_sum, "cpu_seconds": self._sum(self.cpu_seconds)}
         if self.world.leads:
             checkpoint.write(self.file, tensors, self.state() | sums)
+        self.world.wait()  # none may end, and have torchrun end the others, before the file is there
         self.saved = self.step
 
     def resume(self) -> None:
@@ -349,25 +373,30 @@ class _Run:
         if self.file is None or not self.world.agreed(self.file.is_file()):
             return
         tensors, state = checkpoint.read(self.file)
-        if state["run"] != self.state()["run"]:
+        if state.get("run") != self.state()["run"]:
             raise ValueError(f"{self.file} is the checkpoint of another run: remove it or choose another folder")
-        for name, here in (("threads", torch.get_num_threads()), ("world", self.world.size)):
-            if state[name] != here and self.world.leads:
+        for name, here in self.place().items():
+            if state.get(name, here) != here and self.world.leads:
                 warnings.warn(
                     f"{name}: {here} here, {state[name]} when {self.file} was saved: not bit for bit", stacklevel=3
                 )
-        checkpoint.copy_into(self.model.state_dict(), tensors, "model.")
-        if self.average:
-            checkpoint.copy_into(self.average, tensors, "average.")
-        if any(name.startswith("momentum.") for name in tensors):
-            buffers = {name: torch.empty_like(parameter) for name, parameter in self.model.named_parameters()}
-            checkpoint.copy_into(buffers, tensors, "momentum.")
-            for name, parameter in self.model.named_parameters():
-                self.optimiser.state[parameter]["momentum_buffer"] = buffers[name]
-        self.scaler.load_state_dict(state["scaler"])
+        moments = {  # frozen or unused parameters have none
+            f"momentum.{name}": (parameter, torch.empty_like(parameter, requires_grad=False))
+            for name, parameter in self.model.named_parameters()
+            if f"momentum.{name}" in tensors
+        }
+        try:
+            checkpoint.copy_into(self.tensors() | {name: buffer for name, (_, buffer) in moments.items()}, tensors)
+        except ValueError as error:
+            raise ValueError(f"{self.file} is the checkpoint of {error}; remove it or choose another folder") from None
+        for parameter, buffer in moments.values():
+            self.optimiser.state[parameter]["momentum_buffer"] = buffer
+        if state["scaler"] and self.scaler.is_enabled():
+            self.scaler.load_state_dict(state["scaler"])
         self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]
-        if self.world.leads:  # sums over the processes are made again at the end
-            self.cpu_seconds, self.loss_sum = state["cpu_seconds"], state["loss_sum"]
+        self.loss_sum = state["loss_sum"]
+        if self.world.leads:  # the sum over the processes is made again at the end
+            self.cpu_seconds = state["cpu_seconds"]
         self.resumed = state["resumed"] + (self.step < self.total)
         self.saved = self.step
 
@@ -384,7 +413,16 @@ class _Run:
 
 def model_input(images: Tensor, device: torch.device) -> Tensor:
     """Images on the device, in the layout that convolutions are fastest with."""
-    return images.to(device, non_blocking=True).contiguous(memory_format=torch.channels_last)
+    images = images.to(device, non_blocking=True)
+    return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images
+
+
+def _channels_last(model: nn.Module) -> nn.Module:
+    """The model with its maps and kernels in that layout; `Module.to()` refuses tensors of five dimensions."""
+    for tensor in itertools.chain(model.parameters(), model.buffers()):
+        if tensor.dim() == 4:
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
+    return model
 
 
 def _groups(model: nn.Module, training: Training) -> list[dict[str, Any]]:
@@ -396,7 +434,7 @@ def _groups(model: nn.Module, training: Training) -> list[dict[str, Any]]:
             continue
         fitting = [key for key in training.scales if name.startswith(key) or name.endswith(f".{key}")]
         unused -= set(fitting)
-        scale = training.scales[max(fitting, key=len)] if fitting else 1.0
+        scale = training.scales[max(fitting, key=lambda key: (len(key), key))] if fitting else 1.0
         groups.setdefault(scale, []).append(parameter)
     if unused:
         raise ValueError(f"scales ({', '.join(sorted(unused))}) fit no parameter of the model")
@@ -407,6 +445,15 @@ def _precision(device: torch.device) -> torch.dtype:
     if device.type == "cuda" and not torch.cuda.is_bf16_supported():
         return torch.float16
     return torch.bfloat16
+
+
+def _look_every(device: torch.device) -> int:
+    """Updates from one look at the loss to the next: on a GPU every look waits for the device."""
+    return 1 if device.type == "cpu" else 20
+
+
+def _finite(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
 
 
 def _at_least_float(logits: Tensor) -> torch.dtype:
@@ -439,4 +486,4 @@ def _requests() -> Iterator[Callable[[], int]]:
         yield lambda: len(asked)
     finally:
         for kind, handler in old.items():
-            signal.signal(kind, handler)
+            signal.signal(kind, signal.SIG_DFL if handler is None else handler)  # None: it was not Python's

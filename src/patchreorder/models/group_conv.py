@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .rotation_conv import block_max
+from .rotation_conv import block_conv, block_max
 
 ORIENTATIONS = 4  # quarter turns: the ones that move pixels onto pixels
 
@@ -116,8 +115,7 @@ class _C4Layer(nn.Module):
             nn.init.uniform_(self.bias, -bound, bound)
 
     def _convolve(self, x: Tensor, kernels: Tensor) -> Tensor:
-        bias = None if self.bias is None else self.bias.repeat(ORIENTATIONS)
-        return F.conv2d(x, kernels, bias, padding=self.padding)
+        return block_conv(x, kernels, self.bias, blocks=ORIENTATIONS, padding=self.padding)
 
     def extra_repr(self) -> str:
         return (

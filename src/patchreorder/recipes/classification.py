@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -17,10 +20,10 @@ from patchreorder.data.datasets import Digits
 from patchreorder.engine import checkpoint, progress
 from patchreorder.engine.distributed import World
 from patchreorder.engine.predict import predict
-from patchreorder.engine.train import Training, train
+from patchreorder.engine.train import NotFinite, Training, train
 from patchreorder.metrics.accuracy import error_rate, mistakes
 from patchreorder.models import count_parameters, create_model
-from patchreorder.results import Result, provenance
+from patchreorder.results import Result, provenance, write_whole
 
 from .spec import Column, Job, Row
 
@@ -48,11 +51,28 @@ class Plan:
 
 def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     """The plan with other values of its training."""
-    try:
-        return replace(plan, training=replace(plan.training, **change))
-    except TypeError as error:
-        names = ", ".join(field.name for field in fields(Training))
-        raise ValueError(f"change ({', '.join(change)}) must name values of a training: {names}") from error
+    kinds = {field.name: field.type for field in fields(Training)}
+    hints = get_type_hints(Training)
+    for name, value in change.items():
+        if name not in kinds:
+            raise ValueError(f"change ({name}) must name a value of a training: {', '.join(kinds)}")
+        if not _fits(value, hints[name]):
+            raise ValueError(f"change ({name}={value!r}) must be of the kind {kinds[name]}")
+    return replace(plan, training=replace(plan.training, **change))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a JSON value is of the kind that a field of a dataclass states."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return value in parts
+    if origin is Mapping:
+        return isinstance(value, dict) and all(_fits(item, parts[1]) for item in value.values())
+    if kind is float:  # a row cannot hold another number than a finite one
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) is kind
 
 
 def parameters(row: Row, column: Column) -> int:
@@ -68,18 +88,22 @@ def measure(job: Job) -> Result:
     training_set, test_set = _digits(job)
     torch.manual_seed(cell.seed)
     model = create_model(job.row.model, dataset=job.column.dataset, **job.row.options).to(world.device)
-    report = job.screen.watch(f"{job.row.title}, {job.column.title}, seed {cell.seed}")
+    title = f"{job.row.title}, {job.column.title}, seed {cell.seed}"
+    report = job.screen.watch(title)
     if job.tensorboard and world.leads:
         report = progress.both(report, progress.tensorboard(job.folder / "tensorboard"))
-    done = train(
-        model,
-        training_set,
-        plan.training,
-        seed=cell.seed,
-        file=job.folder / "checkpoint.safetensors",
-        world=world,
-        report=report,
-    )
+    try:
+        done = train(
+            model,
+            training_set,
+            plan.training,
+            seed=cell.seed,
+            file=job.folder / "checkpoint.safetensors",
+            world=world,
+            report=report,
+        )
+    except NotFinite as error:
+        raise NotFinite(f"{title}: {error}") from error
     logits, labels = predict(model, test_set, world=world)
     wrong, answers = mistakes(logits, labels)
     if world.leads:
@@ -167,7 +191,8 @@ def _write_tiles(path: Path, digits: Digits, indices: Tensor) -> None:
     """The images side by side, as a PNG."""
     if not len(indices):
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     images = digits.batch(indices)[0][:, 0]
     strip = (torch.cat(list(images), dim=1) * 255).round().byte().numpy()
-    Image.fromarray(np.ascontiguousarray(strip)).save(path)
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(strip)).save(file, "PNG")
+    write_whole(path, file.getvalue())

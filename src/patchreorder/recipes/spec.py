@@ -161,8 +161,11 @@ def run(
         tensorboard: log every training into its cell's folder.
     """
     world, screen = world or World(), screen or Screen()
+    if data is not None and not data.is_dir():
+        raise ValueError(f"data ({data}) must be a folder that holds the data set's files")
     wanted = list(cells(recipe, setting=setting, rows=rows, columns=columns, seeds=seeds, split=split, change=change))
     outcome = Outcome([], [], [])
+    results.commit()  # of now: the checkout may move on while we train
     if world.leads:
         results.write_whole(out / f"{recipe.name}.json", json.dumps(recipe.facts(), indent=1).encode())
     for cell, row, column, plan in wanted:
@@ -240,7 +243,7 @@ def _choose(what: str, asked: Sequence[str] | None, there: Sequence[str]) -> Seq
     for name in asked:
         if name not in there:
             raise ValueError(f"{what} ({name!r}) must be among {', '.join(there)}")
-    return asked
+    return list(dict.fromkeys(asked))
 
 
 def _is_done(out: Path, cell: Cell) -> bool:

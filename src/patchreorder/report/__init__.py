@@ -1,1 +1,1 @@
-"""What was measured, as tables and pictures. Imports numpy and matplotlib at most, never torch."""
+"""What was measured, as tables and pictures. Never imports torch."""

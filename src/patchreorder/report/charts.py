@@ -78,7 +78,8 @@ class Axis:
         self.low, self.high = min(values), max(values)
         self.measure = {"log": math.log, "root": math.sqrt}.get(scale, float)
         if self.low == self.high:
-            self.low, self.high = (self.low / 2, self.high * 2) if scale == "log" else (self.low - 0.5, self.high + 0.5)
+            room = abs(self.low) / 2 or 0.5
+            self.low, self.high = self.low - room, self.high + room
         self.start, self.end = start, end
         marks = _ticks(self.low, self.high, degrees=degrees) if not scale else self._thinned(scale)
         self.ticks = [Tick(round(self.at(mark), 1), f"{mark:g}".replace("-", tables.MINUS)) for mark in marks]

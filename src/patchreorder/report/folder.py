@@ -177,9 +177,9 @@ def _is_count(value: Any) -> bool:
 
 
 def points(curve: Any) -> dict[float, float]:
-    """The y of every x of a curve, without pairs that are none."""
+    """The y of every x of a curve, without pairs that are none; what is next to nothing is nothing."""
     pairs = (pair for pair in _list(curve) if isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)))
-    return {float(x): float(y) for x, y in pairs}
+    return {float(x): float(y) if abs(y) > 1e-100 else 0.0 for x, y in pairs}
 
 
 def clean(value: Any) -> Any:

@@ -118,7 +118,7 @@ def mistakes(table: Table, column: str) -> list[Mistakes]:
 def _mistakes(title: str, entry: Entry, folder: Path) -> Mistakes:
     kept = [result for result in entry.results if isinstance(result.details.get("mistakes"), list)]
     if not kept:
-        return Mistakes(title, entry.results[0].seed, [], "none kept")
+        return Mistakes(title, entry.results[0].seed, [], "no pictures kept")
     result = kept[0]
     told = [_told(mistake) for mistake in result.details["mistakes"]]
     name = f"{result.cell.folder}.png"

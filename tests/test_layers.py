@@ -259,6 +259,7 @@ class TestRotationConv:
     @pytest.mark.parametrize("options", [{}, {"bias": False}, {"stride": 2, "padding": 1}])
     def test_is_the_maximum_of_a_convolution_for_each_angle(self, options, cache, monkeypatch):
         monkeypatch.setattr(rotation_conv, "CACHE", cache)
+        monkeypatch.setattr(rotation_conv, "VECTOR", 1)
         layer = RotationConv2d(2, 3, 5, **options).double()
         x = torch.randn(2, 2, 9, 8, dtype=torch.float64)
         with torch.no_grad():
@@ -270,12 +271,12 @@ class TestRotationConv:
                 answers.append(plain(x))
             torch.testing.assert_close(layer(x), torch.stack(answers).amax(0), atol=1e-6, rtol=1e-6)
 
-    @pytest.mark.parametrize(("channels", "count"), [(1, 1), (64, 6)])
-    def test_many_kernels_are_convolved_angle_by_angle(self, channels, count, monkeypatch):
+    @pytest.mark.parametrize(("channels", "filters", "count"), [(1, 64, 1), (64, 64, 6), (64, 66, 1)])
+    def test_many_kernels_are_convolved_angle_by_angle(self, channels, filters, count, monkeypatch):
         calls = []
         plain = F.conv2d
         monkeypatch.setattr(rotation_conv.F, "conv2d", lambda *arguments: (calls.append(1), plain(*arguments))[1])
-        RotationConv2d(channels, 64, 7)(torch.rand(1, channels, 7, 7))
+        RotationConv2d(channels, filters, 7)(torch.rand(1, channels, 7, 7))
         assert len(calls) == count
 
     def test_turning_the_kernel_is_turning_the_image_and_the_answer_back(self):
@@ -528,6 +529,7 @@ class TestGroupConv:
     def test_group_correlation_by_its_definition(self, cache, monkeypatch):
         """Cohen and Welling, Eq. 11, summed one element of the group after the other."""
         monkeypatch.setattr(rotation_conv, "CACHE", cache)
+        monkeypatch.setattr(rotation_conv, "VECTOR", 1)
         layer = C4Conv2d(2, 3, 3).double()
         x = torch.randn(1, 8, 5, 5).double()
         maps = x.view(1, 4, 2, 5, 5)

@@ -368,7 +368,7 @@ def test_rows_of_the_wrong_kind_are_left_out(tmp_path, change):
         file.write(json.dumps(line) + "\n")
     (recipe,) = load(folder)
     assert [row.seed for row in recipe.results] == [0]
-    assert recipe.problems == ["table1.jsonl: rows left out because a field has the wrong kind: 1."]
+    assert recipe.problems == ["table1.jsonl: damaged lines left out: 1 (line 2)."]
 
 
 def test_rows_of_another_recipe_or_metric_are_left_out(tmp_path):
@@ -652,8 +652,8 @@ def test_a_row_does_not_lead_out_of_the_folder(tmp_path):
     row = result(row="../secret", errors=[1], details={"mistakes": mistakes})
     folder = write(tmp_path / "rows", [row], facts())
     (folder / "pictures").mkdir()
-    strip(folder / "pictures" / f"{row.cell.folder}.png", mistakes, 28)
-    assert (folder / f"secret{row.cell.folder.removeprefix('../secret')}.png").exists()
+    strip(folder / "secret.R.short.test.0.5e77a9c1.png", mistakes, 28)
+    assert (folder / "pictures" / f"../{row.cell.folder.removeprefix('.._')}.png").exists()
     assert page.mistakes(only_table(folder), "R") == []
 
 

@@ -459,3 +459,9 @@ def test_provenance(monkeypatch):
 
 def test_rows_are_read_without_torch(tmp_path):
     assert finish(python("print('torch' in sys.modules)", tmp_path)) == "False\n"
+
+
+def test_the_name_of_a_cells_files_leads_nowhere_else():
+    cell = Cell("table1", "../../cnn", "R\\", "short,scales={'a/b': 1}", "test", 0, "0123abcd")
+    assert cell.folder == ".._.._cnn.R_.short,scales=__a_b__ 1_.test.0.0123abcd".replace(" ", "_")
+    assert Path(cell.folder).name == cell.folder

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -37,8 +38,9 @@ class Cell(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """A name for files about this cell."""
-        return f"{self.row}.{self.column}.{self.setting}.{self.split}.{self.seed}.{self.settings}"
+        """A name for files about this cell; what a --change names may not lead to another folder."""
+        name = f"{self.row}.{self.column}.{self.setting}.{self.split}.{self.seed}.{self.settings}"
+        return re.sub(r"[^\w.,=+-]", "_", name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,14 @@ from patchreorder.report import page, tables
 from patchreorder.report.folder import load
 
 
-def report(folder: Positional[Path], *, out: Path | None = None, markdown: bool = False) -> None:
+def report(folder: Positional[Path], *, out: Path | None = None, markdown: bool = False, quiet: bool = False) -> None:
     """Print the tables of a folder of results and write them, with curves and mistakes, as one HTML page.
 
     Args:
         folder: where RECIPE.jsonl is, such as runs/table1 or results.
         out: file for the page instead of report.html in the folder.
         markdown: print the tables as Markdown, for a README, and write no page.
+        quiet: print no tables.
     """
     if markdown:
         print(tables.markdown(load(folder)), end="")
@@ -25,7 +26,8 @@ def report(folder: Positional[Path], *, out: Path | None = None, markdown: bool 
     page.need_jinja()
     recipes = load(folder)
     console = Console(highlight=False)
-    tables.show_recipes(recipes, console)
+    if not quiet:
+        tables.show_recipes(recipes, console)
     file = out or folder / "report.html"
     with console.status("drawing the page"):
         page.write(recipes, file)

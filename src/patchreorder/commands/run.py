@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -51,6 +52,7 @@ def run(
         raise ValueError(f"threads ({threads}) must be 0 (all cores) or more")
     chosen = recipes.load(recipe)  # before torch, that a wrong name is told at once
     out = out or Path("runs") / recipe
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else every process tells how it shares its gradients
     import torch
 
     from patchreorder.engine.distributed import join
@@ -87,6 +89,8 @@ def run(
     if not world.leads:
         return
     tables.show(out, console)
+    if meaning := chosen.settings[setting].meaning:
+        screen.say(f"What it means: {meaning}")
     screen.say(
         f"\n{len(outcome.measured)} cells measured, {len(outcome.there_before)} were there"
         + (f", {len(outcome.elsewhere)} are being measured by another process" if outcome.elsewhere else "")

@@ -8,7 +8,7 @@ round up as Caffe's do (42x42 ends in 6x6). Everything else is a change of it:
 - FCN, the global pools and the C4 network are of another shape: the width of their last hidden layers is chosen so that
   the count comes nearest to the CNN's on the same images.
 
-Pooling comes before ReLU wherever nothing stands between them: the values are the same, and it is faster.
+Max-pooling comes before ReLU wherever nothing stands between them: the values are the same, and it is faster.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def st_cnn_projective(size: int) -> nn.Module:
 
 def cnn_blur(size: int) -> nn.Module:
     """The CNN with pools that blur before they skip pixels (Zhang 2019)."""
-    return _network(size, pool=MaxBlurPool2d)
+    return _network(size, pooled=_blurred)
 
 
 def cnn_gap(size: int) -> nn.Module:
@@ -166,19 +166,18 @@ def _network(
     *,
     first: Callable[[int, int, int], nn.Module] = nn.Conv2d,
     second: Callable[[int, int, int], nn.Module] = nn.Conv2d,
-    pool: Callable[[], nn.Module] | None = None,
+    pooled: Callable[[int], Mapping[str, nn.Module]] | None = None,
     after: Mapping[str, nn.Module] | None = None,
 ) -> nn.Sequential:
-    """The CNN with other convolutions, another pool, or other layers between second convolution and classifier."""
-    pool = pool or _pool
+    """The CNN with other convolutions, other pools, or other layers between second convolution and classifier."""
+    pooled = pooled or _pooled
     end = _sides(size)[1]
     return nn.Sequential(
         OrderedDict(
             conv1=first(1, FILTERS, 9),
-            pool1=pool(),
-            relu1=nn.ReLU(),
+            **pooled(1),
             conv2=second(FILTERS, FILTERS, 7),
-            **(after or {"pool2": pool(), "relu2": nn.ReLU()}),
+            **(after or pooled(2)),
             flatten=nn.Flatten(),
             classifier=nn.Linear(FILTERS * end * end, CLASSES),
         )
@@ -202,6 +201,15 @@ def _global(size: int, pool: nn.Module) -> nn.Module:
             classifier=nn.Linear(width, CLASSES),
         )
     )
+
+
+def _pooled(number: int) -> Mapping[str, nn.Module]:
+    return {f"pool{number}": _pool(), f"relu{number}": nn.ReLU()}
+
+
+def _blurred(number: int) -> Mapping[str, nn.Module]:
+    """Here ReLU comes first: an average of what it lets through is not what it lets through of an average."""
+    return {f"relu{number}": nn.ReLU(), f"pool{number}": MaxBlurPool2d()}
 
 
 def _pool() -> nn.Module:

@@ -85,7 +85,10 @@ def measure(job: Job) -> Result:
     """Train and test one cell; every process of the world calls this."""
     plan: Plan = job.plan
     cell, world = job.cell, job.world
-    training_set, test_set = _digits(job)
+    if world.leads:
+        sets = _digits(job)  # what must be fetched is fetched once
+    world.wait()
+    training_set, test_set = sets if world.leads else _digits(job)
     torch.manual_seed(cell.seed)
     model = create_model(job.row.model, dataset=job.column.dataset, **job.row.options).to(world.device)
     title = f"{job.row.title}, {job.column.title}, seed {cell.seed}"
@@ -145,9 +148,8 @@ def _digits(job: Job) -> tuple[Digits, Digits]:
     plan: Plan = job.plan
     variant, seed = job.column.dataset, job.cell.seed
     if plan.generated:
-        return datasets.generated(variant, count=plan.images or 64, seed=seed), datasets.generated(
-            variant, count=plan.tested or 64
-        )
+        training = datasets.generated(variant, count=plan.images or 64, seed=seed + 1)
+        return training, datasets.generated(variant, count=plan.tested or 64)
     parts = ("train", "test") if job.cell.split == "test" else ("fit", "validation")
     # What was drawn for training must not come again in the test: the seeds are apart.
     training, test = (

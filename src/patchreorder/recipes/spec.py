@@ -46,12 +46,14 @@ class Setting:
         plan: what the recipe needs to know for a (row, column), JSON values or dataclasses of them; part of the hash.
         seeds: of a row.
         rows: the rows it has, all if None.
+        meaning: what a reader may conclude from its table, told after a run.
     """
 
     about: str
     plan: Callable[[str, str], Any]
     seeds: Callable[[str], Sequence[int]] = lambda row: (0,)
     rows: Sequence[str] | None = None
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ def cells(
             raise ValueError(f"seed ({seed}) must be 0 or more")
     chosen = recipe.settings[setting]
     change = change or {}
-    named = ",".join([setting, *(f"{name}={value}" for name, value in change.items())])
+    named = ",".join([setting, *(f"{name}={value}" for name, value in sorted(change.items()))])
     by_name = {row.name: row for row in recipe.rows}
     of_column = {column.name: column for column in recipe.columns}
     names = _choose("rows", rows, [name for name in by_name if name in (chosen.rows or by_name)])

@@ -108,6 +108,11 @@ RECIPE = Recipe(
             about="minutes: a part of the digits, two passes; too little for a comparison",
             plan=_demo,
             rows=("cnn", "st_cnn_projective", "pr_cnn", "pr_cnn_fine"),
+            meaning="each number says how many of 2,000 turned (R) or shifted (T) test digits, in percent, a network "
+            "names wrongly after a minute of training. The paper trained hundreds of times as long, so its numbers are "
+            "lower. With so few digits and one seed, differences below about one point are chance: where the "
+            "comparison says that no difference is shown, read none into the table. Results of longer "
+            "training with several seeds are in results/ and in the README.",
         ),
         "smoke": Setting(about="seconds, generated images: does it run", plan=_smoke),
     },

@@ -16,11 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from patchreorder import results
-from patchreorder.results import Result
-
-_TEXTS = ("recipe", "row", "column", "setting", "split", "settings", "metric", "commit", "machine", "finished")
-_NUMBERS = ("value", "seconds", "cpu_seconds")
-_COUNTS = ("seed", "n", "steps", "parameters")
+from patchreorder.results import Result, is_count, is_number
 
 
 class Named(NamedTuple):
@@ -129,7 +125,7 @@ def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> 
             if isinstance(pair, list) and len(pair) == 2 and all(isinstance(row, str) for row in pair)
         ],
         settings={key: _text(value) for key, value in _mapping(facts.get("settings")).items()},
-        parameters={key: value for key, value in _cells(facts.get("parameters")).items() if _is_count(value)},
+        parameters={key: value for key, value in _cells(facts.get("parameters")).items() if is_count(value)},
         curves=[
             Curve(curve, _text(how.get("x")) or "x", _text(how.get("y")) or curve, how.get("log") is True)
             for curve, how in described.items()
@@ -148,32 +144,11 @@ def _rows(file: Path, recipe: str) -> tuple[list[Result], list[str]]:
     if rows.damaged:
         lines = ", ".join(map(str, rows.damaged[:10])) + (", ..." if len(rows.damaged) > 10 else "")
         problems.append(f"{file.name}: damaged lines left out: {len(rows.damaged)} (line {lines}).")
-    sound = [Result(**clean(vars(result))) for result in rows.results if _is_sound(result)]
-    if wrong := len(rows.results) - len(sound):
-        problems.append(f"{file.name}: rows left out because a field has the wrong kind: {wrong}.")
-    own = [result for result in sound if result.recipe == recipe]
-    if foreign := len(sound) - len(own):
+    shown = [Result(**clean(vars(result))) for result in rows.results]
+    own = [result for result in shown if result.recipe == recipe]
+    if foreign := len(shown) - len(own):
         problems.append(f"{file.name}: rows left out because they belong to another recipe: {foreign}.")
     return own, problems
-
-
-def _is_sound(result: Result) -> bool:
-    return (
-        all(isinstance(getattr(result, name), str) for name in _TEXTS)
-        and all(is_number(getattr(result, name)) for name in _NUMBERS)
-        and all(_is_count(getattr(result, name)) for name in _COUNTS)
-        and result.n > 0
-        and all(isinstance(getattr(result, name), dict) for name in ("versions", "curves", "details"))
-        and all(isinstance(list_, list) and all(map(_is_count, list_)) for list_ in (result.errors, result.answers))
-    )
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def points(curve: Any) -> dict[float, float]:

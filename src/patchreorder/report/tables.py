@@ -18,8 +18,8 @@ from rich.text import Text
 
 from patchreorder.report import comparison
 from patchreorder.report.comparison import Comparison
-from patchreorder.report.folder import Named, Recipe, is_number, load
-from patchreorder.results import Result
+from patchreorder.report.folder import Named, Recipe, load
+from patchreorder.results import Result, is_number
 
 MISSING, NONE, MINUS = "missing", "\N{EN DASH}", "\N{MINUS SIGN}"
 FIRST = ("short", "paper")  # the settings that results are about; others follow

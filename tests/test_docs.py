@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from patchreorder.report import tables
+from patchreorder.report.folder import load
+
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 
@@ -56,3 +59,13 @@ def test_numbers_of_the_operator_page_are_the_demos():
         f"{pixels(turned, 45):.2f} for all",
     ):
         assert claim in text
+
+
+def test_the_readmes_table_is_that_of_the_committed_rows():
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    (recipe,) = (recipe for recipe in load(DOCS.parent / "results") if recipe.name == "table1")
+    assert not recipe.problems
+    rows = tables.markdown([recipe]).split("\n\n")[1].splitlines()
+    assert rows[0].startswith("| model | R | paper")
+    shown = readme.split("<!-- table1:")[1].split("-->")[1].split("<!-- end")[0].strip().splitlines()
+    assert shown == rows, "run `patchreorder report results --markdown` and copy its first table"

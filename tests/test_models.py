@@ -58,7 +58,7 @@ def test_parameters_are_nearly_as_many_as_the_cnn_has(dataset):
     for name in ("si_cnn", "pr_cnn", "pr_cnn_fine", "cnn_blur"):
         assert counts[name] == counts["cnn"]
     for name, count in counts.items():
-        most = {"st_cnn": 0.1, "st_cnn_projective": 0.1, "c4_cnn": 0.07}.get(name, 0.02)
+        most = {"st_cnn_affine": 0.1, "st_cnn": 0.1, "c4_cnn": 0.07}.get(name, 0.02)
         assert abs(count / counts["cnn"] - 1) < most, f"{name}: {count}"
 
 
@@ -107,7 +107,7 @@ def test_reordering_changes_no_names_of_weights():
     assert sum(isinstance(layer, PatchReorder) for layer in reordered.modules()) == 1
 
 
-@pytest.mark.parametrize("name", ["st_cnn", "st_cnn_projective"])
+@pytest.mark.parametrize("name", ["st_cnn_affine", "st_cnn"])
 def test_a_transformer_starts_as_the_cnn_behind_it(name):
     model, x = create_model(name), images("mnist-r")
     assert torch.allclose(model(x), model.cnn(x), atol=1e-4)

@@ -98,15 +98,15 @@ def si_cnn(size: int) -> nn.Module:
     return _network(size, first=RotationConv2d, second=RotationConv2d)
 
 
-def st_cnn(size: int, *, transform: str = "affine") -> nn.Module:
-    """The CNN behind a spatial transformer."""
+def st_cnn(size: int, *, transform: str = "projective") -> nn.Module:
+    """The CNN behind a spatial transformer, by default the projective one that the paper compares with."""
     transformer = SpatialTransformer(Localisation(1, size), transform=transform)
     return nn.Sequential(OrderedDict(transformer=transformer, cnn=_network(size, first=ThinConv2d)))
 
 
-def st_cnn_projective(size: int) -> nn.Module:
-    """The CNN behind a projective spatial transformer: the paper's fair comparison."""
-    return st_cnn(size, transform="projective")
+def st_cnn_affine(size: int) -> nn.Module:
+    """The CNN behind an affine spatial transformer."""
+    return st_cnn(size, transform="affine")
 
 
 def cnn_blur(size: int) -> nn.Module:
@@ -151,7 +151,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "cnn": cnn,
     "si_cnn": si_cnn,
     "st_cnn": st_cnn,
-    "st_cnn_projective": st_cnn_projective,
+    "st_cnn_affine": st_cnn_affine,
     "pr_cnn": pr_cnn,
     "pr_cnn_fine": pr_cnn_fine,
     "cnn_gap": cnn_gap,

@@ -25,12 +25,17 @@ ROWS = (
     Row(
         name="si_cnn", title="SI-CNN", model="si_cnn", about="six rotated copies of every filter, the strongest counts"
     ),
-    Row(name="st_cnn", title="ST-CNN affine", model="st_cnn", about="an affine spatial transformer before the CNN"),
     Row(
-        name="st_cnn_projective",
+        name="st_cnn",
         title="ST-CNN",
-        model="st_cnn_projective",
+        model="st_cnn",
         about="a projective spatial transformer before the CNN, which the paper compares with",
+    ),
+    Row(
+        name="st_cnn_affine",
+        title="ST-CNN affine",
+        model="st_cnn_affine",
+        about="an affine spatial transformer before the CNN",
     ),
     Row(name="pr_cnn", title="PR-CNN", model="pr_cnn", about="2x2 patches reordered after the second convolution"),
     Row(
@@ -52,10 +57,10 @@ PAPER = {
     "fcn": {"R": 2.1, "T": 2.9},
     "cnn": {"R": 1.2, "T": 1.3},
     "si_cnn": {"R": 0.9},
-    "st_cnn_projective": {"R": 0.8, "T": 0.8},
+    "st_cnn": {"R": 0.8, "T": 0.8},
     "pr_cnn": {"R": 0.8, "T": 0.7},
 }
-MAIN = ("cnn", "st_cnn", "st_cnn_projective", "pr_cnn", "pr_cnn_fine")  # three seeds
+MAIN = ("cnn", "st_cnn_affine", "st_cnn", "pr_cnn", "pr_cnn_fine")  # three seeds
 
 
 def _paper(row: str, column: str) -> Plan:
@@ -69,16 +74,23 @@ EPOCHS = {"R": 24, "T": 8}
 SHORTER = {"R": 8, "T": 3}  # SI-CNN costs eight times as much as the CNN
 
 
+# With the learning rate of the rest a transformer looks past the digit within a few hundred steps and never comes back:
+# 89 % errors on validation digits. Chosen there among 1, 0.1 and 0.01 (results/trials).
+SLOWER = {"st_cnn": {"transformer": 0.1}, "st_cnn_affine": {"transformer": 0.1}}
+NOTES = dict.fromkeys(SLOWER, "the transformer learns at 0.1 of the rate")
+
+
 def _short(row: str, column: str) -> Plan:
+    note, epochs = NOTES.get(row, ""), EPOCHS[column]
     if row == "si_cnn":
-        epochs = SHORTER[column]
-        return Plan(training=Training(epochs=epochs), note=f"shorter: {epochs} epochs instead of {EPOCHS[column]}")
-    return Plan(training=Training(epochs=EPOCHS[column]))
+        note, epochs = f"shorter: {SHORTER[column]} epochs instead of {epochs}", SHORTER[column]
+    return Plan(training=Training(epochs=epochs, scales=SLOWER.get(row, {})), note=note)
 
 
 def _demo(row: str, column: str) -> Plan:
-    images = {"R": 40_000, "T": 12_000}[column]
-    return Plan(training=Training(epochs=2), images=images, tested=2000, curve_images=500)
+    training = Training(epochs=2, batch=64, lr=0.05, scales=SLOWER.get(row, {}))
+    images = {"R": 40_000, "T": 18_000}[column]
+    return Plan(training=training, images=images, tested=2000, curve_images=500, note=NOTES.get(row, ""))
 
 
 def _smoke(row: str, column: str) -> Plan:
@@ -107,7 +119,7 @@ RECIPE = Recipe(
         "demo": Setting(
             about="minutes: a part of the digits, two passes; too little for a comparison",
             plan=_demo,
-            rows=("cnn", "st_cnn_projective", "pr_cnn", "pr_cnn_fine"),
+            rows=("cnn", "st_cnn", "pr_cnn", "pr_cnn_fine"),
             meaning="each number says how many of 2,000 turned (R) or shifted (T) test digits, in percent, a network "
             "names wrongly after a minute of training. The paper trained hundreds of times as long, so its numbers are "
             "lower. With so few digits and one seed, differences below about one point are chance: where the "
@@ -123,9 +135,9 @@ RECIPE = Recipe(
     compare=[
         ("pr_cnn", "cnn"),
         ("pr_cnn_fine", "cnn"),
-        ("st_cnn_projective", "cnn"),
-        ("pr_cnn", "st_cnn_projective"),
-        ("pr_cnn_fine", "st_cnn_projective"),
+        ("st_cnn", "cnn"),
+        ("pr_cnn", "st_cnn"),
+        ("pr_cnn_fine", "st_cnn"),
     ],
     curves=CURVES,
 )

@@ -82,7 +82,9 @@ def pr_cnn(
     layer = PatchReorder(grid=grid, levels=levels, energy=energy, per_channel=per_channel, descending=descending)
     after = {
         "conv": {"reorder": layer, "pool2": _pool(), "relu2": nn.ReLU()},
-        "relu": {"relu2": nn.ReLU(), "reorder": layer, "pool2": _pool()},
+        # The second ReLU changes no value. Without it the pool would get the classifier's gradient in another memory
+        # layout than its maps have, and copy the maps' gradient twice: 2 % of a training step.
+        "relu": {"relu2": nn.ReLU(), "reorder": layer, "pool2": _pool(), "relu3": nn.ReLU()},
         "pool": {"pool2": _pool(), "relu2": nn.ReLU(), "reorder": layer},
     }
     return _network(size, after=after[place])

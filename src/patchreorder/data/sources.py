@@ -20,13 +20,14 @@ import tempfile
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+
+from patchreorder.results import write_whole
 
 MIRROR_SECONDS = 5  # to connect, and for every wait after that
 CLIENT_SECONDS = 600  # for npm or pip, download included
@@ -284,26 +285,11 @@ def _faults(source: Source, folder: Path) -> dict[File, str]:
 
 def _store(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        write_whole(path, content)
     except OSError as error:
         advice = "make room, or set PATCHREORDER_CACHE to a folder that you can write to"
         raise OSError(f"cannot write {path} ({error}): {advice}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    with suppress(OSError):  # not every system can sync a folder, and a lost file is only fetched again
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _what_to_do(source: Source, missing: list[File], failures: list[str]) -> str:

@@ -71,11 +71,11 @@ def _paper(row: str, column: str) -> Plan:
 
 
 EPOCHS = {"R": 24, "T": 8}
-SHORTER = {"R": 8, "T": 3}  # SI-CNN costs eight times as much as the CNN
+SHORTER = {"R": 8, "T": 3}  # SI-CNN costs six times as much as the CNN
 
 
 # With the learning rate of the rest a transformer looks past the digit within a few hundred steps and never comes back:
-# 89 % errors on validation digits. Chosen there among 1, 0.1 and 0.01 (results/trials).
+# 89 % errors on validation digits. Chosen there among 1, 0.1 and 0.01 on R (results/trials).
 SLOWER = {"st_cnn": {"transformer": 0.1}, "st_cnn_affine": {"transformer": 0.1}}
 NOTES = dict.fromkeys(SLOWER, "the transformer learns at 0.1 of the rate")
 

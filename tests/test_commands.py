@@ -84,7 +84,7 @@ def test_info_is_the_default_and_says_the_build(capsys, monkeypatch):
     monkeypatch.setattr(native, "KERNEL", native.Kernel(object(), "vax", "the best build for this processor"))
     assert main([]) == 0
     said = capsys.readouterr().out
-    assert f"patchreorder  {patchreorder.__version__}" in said
+    assert re.search(rf"^patchreorder +{re.escape(patchreorder.__version__)} ", said, re.MULTILINE)
     assert "native kernel, build vax: the best build for this processor" in said
     assert "patchreorder demo" in said
 

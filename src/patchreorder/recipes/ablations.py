@@ -3,7 +3,7 @@
     patchreorder run ablations --split validation [--columns R] [--out runs/ablations]
 
 Each row changes one thing of PR-CNN; the last three are of the finest form, one pixel a patch after the pool. One
-seed each: seeds alone differ by 0.1 to 0.2 points, so only large differences mean anything.
+seed each, and seeds differ among themselves: only large differences mean anything.
 """
 
 from __future__ import annotations

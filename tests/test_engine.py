@@ -317,6 +317,55 @@ def test_an_epoch_takes_every_image_once_but_those_that_fill_no_batch():
     assert set(range(46)) - set(epochs[0]) != set(range(46)) - set(epochs[1])
 
 
+class Ordered(Images):
+    """Backwards in even epochs; no order of its own in odd ones."""
+
+    def order(self, *, seed, epoch):
+        return None if epoch % 2 else torch.arange(len(self) - 1, -1, -1)
+
+
+def test_data_may_have_an_order_of_their_own():
+    source = digits()
+    pixels = source.batch(torch.arange(46))[0]
+    data, other = Ordered(pixels, source.labels), Images(pixels, source.labels)
+    for each in (data, other):
+        train(network(), each, Training(epochs=2, batch=8))
+    assert [index for epoch, indices in data.asked for index in indices if not epoch] == list(range(45, 5, -1))
+    assert [asked for asked in data.asked if asked[0]] == [asked for asked in other.asked if asked[0]]
+
+
+def test_images_of_bytes_are_what_floats_are(tmp_path):
+    bytes_ = torch.randint(0, 256, (46, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(46) % 10
+    found = []
+    for images in (bytes_, bytes_ / 255):
+        model = network()
+        train(model, Images(images, labels), Training(steps=7, batch=8))
+        found.append(bits(model.state_dict() | {"answers": predict(model, Images(images, labels))[0]}))
+    assert found[0] == found[1]
+
+
+@pytest.mark.usefixtures("_doubles")
+@pytest.mark.parametrize("parts", [2, 3, 8, 100])
+def test_a_batch_in_parts_is_the_same_batch(parts):
+    models, reports = [network(), network()], [[], []]
+    training = Training(steps=12, batch=8, clip=0.5, weight_decay=1e-3, ema=0.8)
+    for model, accumulate, seen in zip(models, (1, parts), reports, strict=True):
+        train(model, digits(), training, accumulate=accumulate, report=seen.append)
+    torch.testing.assert_close(models[1].state_dict(), models[0].state_dict(), rtol=0, atol=1e-12)
+    assert [at.loss for at in reports[1]] == pytest.approx([at.loss for at in reports[0]], rel=1e-12)
+
+
+def test_a_batch_in_parts_holds_one_part_at_a_time():
+    seen = []
+    model = network()
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
+    train(model, digits(), Training(steps=2, batch=8), accumulate=3)
+    assert seen == [3, 3, 2] * 2
+    with pytest.raises(ValueError, match=r"accumulate \(0\) must be 1 or more"):
+        train(model, digits(), Training(steps=2, batch=8), accumulate=0)
+
+
 @pytest.mark.parametrize(("budget", "ends"), [({"epochs": 2.4}, [5, 10, 12]), ({"steps": 3}, [3]), ({"steps": 5}, [5])])
 @pytest.mark.parametrize("look", [1, 3, 4, 100])
 def test_curve_is_the_mean_loss_of_each_epoch(monkeypatch, budget, ends, look):
@@ -508,7 +557,7 @@ def test_killed_while_a_checkpoint_is_written(tmp_path, where):
     assert outcome(tmp_path / "c") == outcome(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("name", ["threads", "world", "device", "precision"])
+@pytest.mark.parametrize("name", ["threads", "world", "device", "precision", "accumulate"])
 def test_resuming_under_other_circumstances_warns(tmp_path, name):
     file, training = tmp_path / "c", Training(steps=8, batch=8)
     with pytest.raises(Killed):
@@ -527,7 +576,7 @@ def test_checkpoints_of_the_first_version_go_on(tmp_path):
     with pytest.raises(Killed):
         train(network(), digits(), training, file=tmp_path / "c", report=dies_at(4), save_every=0.0)
     tensors, state = checkpoint.read(tmp_path / "c")
-    old = {name: value for name, value in state.items() if name not in ("device", "precision")}
+    old = {name: value for name, value in state.items() if name not in ("device", "precision", "accumulate")}
     safetensors.torch.save_file(tensors, tmp_path / "c", metadata={"state": json.dumps(old)})
     train(network(), digits(), training, file=tmp_path / "c")
     assert outcome(tmp_path / "c") == outcome(tmp_path / "whole")
@@ -1051,6 +1100,41 @@ def in_doubles(world, folder):
     )
 
 
+def in_parts(world, accumulate):
+    """Some updates with each process's share in parts, and how often gradients went from one to the other."""
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    model, exchanges = network(), []
+    wrapped = engine.DistributedDataParallel
+
+    def watched(*args, **options):
+        network = wrapped(*args, **options)
+        network.register_comm_hook(None, lambda state, bucket: _counted(exchanges, bucket))
+        return network
+
+    engine.DistributedDataParallel = watched
+    train(model, digits(), Training(steps=6, batch=15), world=world, accumulate=accumulate)
+    return {name: value.tolist() for name, value in model.state_dict().items()}, len(exchanges)
+
+
+def _counted(exchanges, bucket):
+    exchanges.append(1)
+    work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return work.then(lambda done: done.value()[0].div_(dist.get_world_size()))
+
+
+@pytest.mark.usefixtures("_doubles")
+def test_processes_exchange_gradients_once_for_all_parts():
+    model = network()
+    train(model, digits(), Training(steps=6, batch=15))
+    alone = {name: torch.tensor(value.tolist()) for name, value in model.state_dict().items()}
+    counts = set()
+    for answer, count in together(2, in_parts, 3) + together(2, in_parts, 1):
+        torch.testing.assert_close({n: torch.tensor(v) for n, v in answer.items()}, alone, rtol=0, atol=1e-12)
+        counts.add(count)
+    assert len(counts) == 1
+
+
 class Indices:
     """Images that are their own index plus one."""
 
@@ -1126,7 +1210,7 @@ def _resumes(world, folder, kind):
     answer["whole"] = bits(model.state_dict())
     update = engine._Run.update
     for step in (2, 8):
-        engine._Run.update = lambda run, net, at=step: _dies_before(update, run, net, at)
+        engine._Run.update = lambda run, *batch, at=step: _dies_before(update, run, batch, at)
         with pytest.raises(Killed):
             train(new(), digits(), training, file=folder / "c", world=world, save_every=0.0)
         engine._Run.update = update
@@ -1143,10 +1227,10 @@ def _other(layer):
         nn.init.zeros_(layer.weight)
 
 
-def _dies_before(update, run, net, step):
+def _dies_before(update, run, batch, step):
     if run.step == step:
         raise Killed
-    return update(run, net)
+    return update(run, *batch)
 
 
 @pytest.mark.parametrize(("size", "kind"), [(2, "noisy"), (2, "frozen"), (3, "turned")])
@@ -1170,11 +1254,11 @@ def _ends(world, folder, case):
     model.register_buffer("running", torch.zeros(()))
     update, steps = engine._Run.update, []
 
-    def counted(run, net):
+    def counted(run, *batch):
         steps.append(run.step)
         if case == "signal" and last and run.step == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-        loss = update(run, net)
+        loss = update(run, *batch)
         if case == "overflow" and last and run.step == 2:
             model.running.fill_(math.inf)  # until the next update gives it the leading process's value
         return loss
@@ -1233,5 +1317,5 @@ def test_alone_without_torchrun(monkeypatch):
 
 def test_digest_of_a_run_is_what_running_trainings_have():
     """Were it to change, every unfinished run would have to begin again."""
-    run = engine._Run(network(), digits(), TRAINING, 0, None, World())
+    run = engine._Run(network(), digits(), TRAINING, 0, None, World(), 1)
     assert run.state()["run"] == "51755d09"

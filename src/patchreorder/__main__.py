@@ -19,6 +19,7 @@ COMMANDS = {
     "info": "Say what is installed here and which form of the operator answers.",
     "run": "Train and measure the cells of a table; a finished cell is never trained again.",
     "report": "Print the tables of a folder of results and write them, with curves and mistakes, as one HTML page.",
+    "shard": "Check the pictures of class folders and write them into shards, which are read faster than many files.",
     "demo": "Sort the feature maps of a drawn key, turned and shifted: pictures and numbers, no data needed.",
 }
 DESCRIPTION = (

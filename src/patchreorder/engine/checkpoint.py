@@ -26,7 +26,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -
         whole[name] = own.clone() if place in places else own  # shared weights: safetensors refuses shared memory
         places.add(place)
     text = json.dumps(state)
-    write_whole(path, save(whole, metadata={"state": text, "checksum": _checksum(whole, text)}))
+    write_whole(path, save(whole, metadata={"state": text, "checksum": fingerprint(whole, text)}))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -42,7 +42,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if not isinstance(state, dict):
             raise ValueError("its state is no JSON object")
-        if metadata.get("checksum") not in (None, _checksum(tensors, metadata["state"])):
+        if metadata.get("checksum") not in (None, fingerprint(tensors, metadata["state"])):
             raise ValueError("its checksum does not fit")
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(
@@ -72,8 +72,8 @@ def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Non
             tensor.copy_(source[name])
 
 
-def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
-    """Of everything in the file; safetensors has none, and a damaged weight is a number like any other."""
+def fingerprint(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    """Of everything in a file; safetensors has none, and a damaged weight is a number like any other."""
     value = zlib.crc32(text.encode())
     for name, tensor in sorted(tensors.items()):
         value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from patchreorder.data.loader import stream
+
 from .distributed import World
 from .train import Dataset, model_input
 
@@ -18,8 +20,12 @@ def predict(model: nn.Module, data: Dataset, *, world: World = _ALONE, batch: in
     model.eval()
     logits = labels = torch.empty(0)
     try:
-        for part in world.share(torch.arange(len(data))).split(batch):
-            images, truth = data.batch(part if len(part) else torch.tensor([0]))  # with no image of its own: the shape
+        parts = world.share(torch.arange(len(data))).split(batch)
+        wanted = [
+            (part if len(part) else torch.tensor([0]), 0) for part in parts
+        ]  # with no image of its own: the shape
+        batches = stream(data, wanted, workers=getattr(data, "workers", 0))
+        for part, (images, truth) in zip(parts, batches, strict=True):
             answers = model(model_input(images, world.device)).cpu()
             if not len(logits):
                 logits = answers.new_zeros(len(data), answers.shape[1])

@@ -25,6 +25,10 @@ class Screen:
         """Something that takes the progress of a training and shows it under this title."""
         return lambda progress: None
 
+    def count(self, title: str, total: int) -> Callable[[int], None]:
+        """Something that takes how many images more are done, of `total`, and shows it under this title."""
+        return lambda more: None
+
 
 class Terminal(Screen):
     """Lines always; on a terminal also a bar with loss, images a second and the time left."""
@@ -59,6 +63,29 @@ class Terminal(Screen):
             loss, speed = f"{progress.loss:.3f}", f"{progress.images_per_second:.0f}"
             bar.update(task, completed=progress.step, total=progress.total, loss=loss, speed=speed)
             if progress.step == progress.total:
+                self.close()
+
+        return show
+
+    def count(self, title: str, total: int) -> Callable[[int], None]:
+        if not self.console.is_terminal:
+            return lambda more: None
+        self.close()
+        bar = self.bar = Bar(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        task = bar.add_task(title, total=total)
+        bar.start()
+
+        def show(more: int) -> None:
+            bar.advance(task, more)
+            if bar.finished:
                 self.close()
 
         return show

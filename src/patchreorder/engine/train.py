@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from patchreorder.data.loader import stream
 from patchreorder.results import digest
 
 from . import checkpoint
@@ -32,7 +33,11 @@ _ALONE = World()
 
 
 class Dataset(Protocol):
-    """What the engine asks of data: a length, and batches that depend on (epoch, index) only."""
+    """What the engine asks of data: a length, and batches that depend on (epoch, index) only.
+
+    Images of bytes (0 to 255) become floats (0 to 1) on the device. A data set may also have `workers`, the number of
+    processes that make its batches ahead, and `order(seed=, epoch=)`, the order in which an epoch reads it best.
+    """
 
     def __len__(self) -> int: ...
 
@@ -154,6 +159,7 @@ def train(
     world: World = _ALONE,
     report: Callable[[Progress], None] = lambda progress: None,
     save_every: float = 60.0,
+    accumulate: int = 1,
 ) -> Trained:
     """Train the model in place.
 
@@ -166,13 +172,14 @@ def train(
         world: from `distributed.join()`.
         report: called after every update by the leading process.
         save_every: seconds.
+        accumulate: parts in which a process computes its share of a batch, one after the other, to save memory.
 
     Raises:
         Interrupted: after Ctrl-C or a request to end (SIGTERM); what was done is saved.
         NotFinite: if the loss or a weight is not finite; the last good checkpoint is named.
         ValueError: if the checkpoint is of another run, or damaged.
     """
-    run = _Run(model, data, training, seed, file, world)
+    run = _Run(model, data, training, seed, file, world, accumulate)
     run.resume()
     with _requests() as requested:
         return run.go(requested, report, save_every)
@@ -189,10 +196,14 @@ class _Run:
         seed: int,
         file: Path | None,
         world: World,
+        accumulate: int,
     ) -> None:
         if seed < 0:
             raise ValueError(f"seed ({seed}) must be 0 or more")
+        if accumulate < 1:
+            raise ValueError(f"accumulate ({accumulate}) must be 1 or more")
         self.data, self.training, self.seed, self.file, self.world = data, training, seed, file, world
+        self.accumulate = accumulate
         self.model = _channels_last(model)
         self.optimiser = torch.optim.SGD(
             _groups(model, training),
@@ -215,7 +226,6 @@ class _Run:
         self.curve: list[list[float]] = []
         self.saved: int | None = None
         self.infinite = {name for name, value in self.tensors().items() if not _finite(value)}  # such as masks
-        self._order: tuple[int, Tensor] | None = None
 
     # ---- the loop ----------------------------------------------------------------------------------
 
@@ -231,8 +241,9 @@ class _Run:
         begun = saved = time.perf_counter()
         cpu_begun, before, first = time.process_time(), (self.seconds, self.cpu_seconds), self.step
         unseen = 0
+        batches = stream(self.data, self.shares(), workers=getattr(self.data, "workers", 0))
         while self.step < self.total:
-            losses[unseen] = self.update(network)
+            losses[unseen] = self.update(network, *next(batches))
             unseen += 1
             self.step += 1
             ends = self.step % self.per_epoch == 0 or self.step == self.total
@@ -262,25 +273,32 @@ class _Run:
             raise Interrupted(self.where())
         return Trained(self.step, self.seconds, self._sum(self.cpu_seconds), self.curve, self.resumed)
 
-    def update(self, network: nn.Module) -> Tensor:
+    def shares(self) -> Iterator[tuple[Tensor, int]]:
+        """The images of this process's part of every update from here to the end, and the epoch they belong to."""
+        batch, seed = self.training.batch, self.seed
+        order, its_epoch = torch.empty(0), -1
+        for step in range(self.step, self.total):
+            epoch, position = divmod(step, self.per_epoch)
+            if epoch != its_epoch:
+                order, its_epoch = _order(self.data, seed=seed, epoch=epoch), epoch
+            yield self.world.share(order[position * batch : (position + 1) * batch]), epoch
+
+    def update(self, network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         """One step of SGD; this process's part of the mean loss."""
-        epoch, position = divmod(self.step, self.per_epoch)
-        batch = self.training.batch
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, _shuffled(len(self.data), seed=self.seed, epoch=epoch)
-        indices = self._order[1][position * batch : (position + 1) * batch]
-        images, labels = self.data.batch(self.world.share(indices), epoch=epoch)
         rate = self.training.rate(self.step, self.total)
         for group in self.optimiser.param_groups:
             group["lr"] = rate * group["scale"]
         torch.manual_seed(_mixed(self.seed, self.step, self.world.rank))  # for dropout and the like
-        with torch.autocast(self.world.device.type, dtype=self.precision, enabled=self.precision is not None):
-            logits = network(model_input(images, self.world.device))
-        part = (
-            F.cross_entropy(logits.to(_at_least_float(logits)), labels.to(self.world.device), reduction="sum") / batch
-        )
         self.optimiser.zero_grad(set_to_none=True)
-        self.scaler.scale(part * self.world.size).backward()  # the processes' gradients are averaged: this is the mean
+        parts = min(self.accumulate, max(len(labels), 1))
+        loss = torch.zeros((), device=self.world.device)
+        for part, (some, truth) in enumerate(
+            zip(images.tensor_split(parts), labels.tensor_split(parts), strict=True), 1
+        ):
+            # The processes exchange gradients once, with the last part.
+            many = isinstance(network, DistributedDataParallel)
+            with network.no_sync() if many and part < parts else contextlib.nullcontext():  # type: ignore[operator]
+                loss = loss + self.gradients(network, some, truth)
         if self.training.clip:
             self.scaler.unscale_(self.optimiser)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip)
@@ -288,6 +306,15 @@ class _Run:
         self.scaler.update()
         if self.average:
             self._average()
+        return loss
+
+    def gradients(self, network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+        """Add the gradients of some images of a batch; their part of its mean loss."""
+        with torch.autocast(self.world.device.type, dtype=self.precision, enabled=self.precision is not None):
+            logits = network(model_input(images, self.world.device))
+        labels = labels.to(self.world.device)
+        part = F.cross_entropy(logits.to(_at_least_float(logits)), labels, reduction="sum") / self.training.batch
+        self.scaler.scale(part * self.world.size).backward()  # the processes' gradients are averaged: this is the mean
         return part.detach()
 
     def _average(self) -> None:
@@ -341,6 +368,7 @@ class _Run:
             "world": self.world.size,
             "device": self.world.device.type,
             "precision": str(self.precision),
+            "accumulate": self.accumulate,
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -412,8 +440,10 @@ class _Run:
 
 
 def model_input(images: Tensor, device: torch.device) -> Tensor:
-    """Images on the device, in the layout that convolutions are fastest with."""
+    """Images on the device, as floats, in the layout that convolutions are fastest with."""
     images = images.to(device, non_blocking=True)
+    if images.dtype == torch.uint8:
+        images = images.to(torch.get_default_dtype()).div_(255)
     return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images
 
 
@@ -462,6 +492,13 @@ def _at_least_float(logits: Tensor) -> torch.dtype:
 
 def _mixed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def _order(data: Dataset, *, seed: int, epoch: int) -> Tensor:
+    """The images of an epoch, one after the other."""
+    own = getattr(data, "order", None)  # such as that of shards, which are read one after the other
+    order = own(seed=seed, epoch=epoch) if own is not None else None
+    return _shuffled(len(data), seed=seed, epoch=epoch) if order is None else order
 
 
 def _shuffled(count: int, *, seed: int, epoch: int) -> Tensor:

@@ -6,19 +6,22 @@ from typing import Any
 
 from torch import nn
 
-from . import mnist, shipped
+from . import alexnet, cifar, mnist, shipped
 
-MODELS = tuple(mnist.MODELS)
+FAMILIES = {"mnist-r": mnist, "imagenet": alexnet, "cifar10": cifar}  # by the data set if none is named
+MODELS = tuple(mnist.MODELS)  # of Table 1; the others are in alexnet.MODELS and cifar.MODELS
 
 
-def create_model(name: str, *, dataset: str = "mnist-r", pretrained: bool = False, **options: Any) -> nn.Module:
+def create_model(name: str, *, dataset: str | None = None, pretrained: bool = False, **options: Any) -> nn.Module:
     """A network by name, made for a data set, with new weights from torch's generator or with the trained ones we ship.
 
     Args:
-        name: one of `MODELS`.
-        dataset: mnist, mnist-r, mnist-t or mnist-rts; decides the size of the images.
+        name: one of `MODELS`, of `alexnet.MODELS` or of `cifar.MODELS`.
+        dataset: decides the size of the images: mnist, mnist-r, mnist-t or mnist-rts for the first; imagenet for
+            alexnet...; cifar10 for cifar_...; without it mnist-r, imagenet or cifar10.
         pretrained: load the weights that come with the package (`patchreorder.models.shipped`).
-        **options: of that network, see `patchreorder.models.mnist`.
+        **options: of that network, see `patchreorder.models.mnist`, `alexnet` (such as variant, classes and width) and
+            `cifar`.
 
     Raises:
         ValueError: for an unknown name, data set or option, or if no trained weights are shipped for them.
@@ -27,9 +30,13 @@ def create_model(name: str, *, dataset: str = "mnist-r", pretrained: bool = Fals
         >>> count_parameters(create_model("pr_cnn", dataset="mnist-r"))
         208586
     """
-    if name not in MODELS:
-        raise ValueError(f"name ({name!r}) must be one of {', '.join(MODELS)}")
-    model = mnist.create(name, dataset=dataset, **options)
+    found = [(usual, family) for usual, family in FAMILIES.items() if name in family.MODELS]
+    if not found:
+        names = [known for family in FAMILIES.values() for known in family.MODELS]
+        raise ValueError(f"name ({name!r}) must be one of {', '.join(names)}")
+    usual, family = found[0]
+    dataset = usual if dataset is None else dataset
+    model: nn.Module = family.create(name, dataset=dataset, **options)
     if pretrained:
         if options:
             raise ValueError(f"pretrained=True has no weights for other options ({', '.join(options)}): leave them out")

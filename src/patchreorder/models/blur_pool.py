@@ -52,27 +52,35 @@ def blur_pool(x: Tensor) -> Tensor:
     return _blur(x, *(_matrix(size, 0, x) for size in x.shape[2:]))
 
 
-def max_blur_pool(x: Tensor) -> Tensor:
-    """Max-pooling 2x2 with stride 1, then `blur_pool`: in place of max-pooling 2x2 with stride 2 in ceil mode.
+def max_blur_pool(x: Tensor, *, window: int = 2) -> Tensor:
+    """Max-pooling with stride 1, then `blur_pool`: in place of max-pooling with stride 2 in ceil mode.
 
-    As there, a window that stands half outside, at the end of an odd side, is the maximum of what it covers.
+    As there, a window that stands partly outside, at the end of a side that is not used up, is the maximum of what it
+    covers.
 
     Shape:
-        x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)); the layout is kept.
+        x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)) with 2x2 windows,
+        to (batch, channels, floor(height / 2), floor(width / 2)) with 3x3; the layout is kept.
+
+    Args:
+        window: side of the square in which the maximum is taken, 2 or 3.
 
     Raises:
-        ValueError: x has not four dimensions, or no pixels.
+        ValueError: x has not four dimensions, or too few pixels, or the window is another.
 
     >>> max_blur_pool(torch.rand(2, 3, 20, 11)).shape
     torch.Size([2, 3, 10, 6])
+    >>> max_blur_pool(torch.rand(2, 3, 54, 27), window=3).shape
+    torch.Size([2, 3, 27, 13])
     """
     _check(x)
-    odd = [size % 2 for size in x.shape[2:]]
-    largest = F.max_pool2d(
-        x, 2, stride=1, padding=odd
-    )  # padding adds a window at the end, and one at the start: skipped
-    sizes = [size - skip for size, skip in zip(largest.shape[2:], odd, strict=True)]
-    return _blur(largest, *(_matrix(size, skip, x) for size, skip in zip(sizes, odd, strict=True)))
+    if window not in (2, 3) or min(x.shape[2:]) < window - 1:
+        raise ValueError(f"window ({window}) must be 2 or 3, and x of {tuple(x.shape)} not smaller than window - 1")
+    rest = [(size - window) % 2 for size in x.shape[2:]]
+    # Padding adds a window at the end, and one at the start: skipped.
+    largest = F.max_pool2d(x, window, stride=1, padding=rest)
+    sizes = [size - skip for size, skip in zip(largest.shape[2:], rest, strict=True)]
+    return _blur(largest, *(_matrix(size, skip, x) for size, skip in zip(sizes, rest, strict=True)))
 
 
 def _check(x: Tensor) -> None:
@@ -122,11 +130,24 @@ class MaxBlurPool2d(nn.Module):
     """Max-pooling without aliasing; no parameters (see `max_blur_pool`).
 
     Shape:
-        x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)).
+        x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)); floor with 3x3.
+
+    Args:
+        window: 2 or 3 pixels a side.
+
+    Raises:
+        ValueError: when called, x is too small, or the window is another.
 
     >>> MaxBlurPool2d()(torch.rand(1, 64, 4, 4)).shape
     torch.Size([1, 64, 2, 2])
     """
 
+    def __init__(self, *, window: int = 2) -> None:
+        super().__init__()
+        self.window = window
+
     def forward(self, x: Tensor) -> Tensor:
-        return max_blur_pool(x)
+        return max_blur_pool(x, window=self.window)
+
+    def extra_repr(self) -> str:
+        return f"window={self.window}"

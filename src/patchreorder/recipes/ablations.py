@@ -13,7 +13,8 @@ from typing import Any
 from patchreorder.engine.train import Training
 
 from . import table1
-from .classification import CURVES, Plan, changed, measure, parameters
+from .classification import changed
+from .digits import CURVES, Plan, measure, parameters
 from .spec import Recipe, Row, Setting
 
 

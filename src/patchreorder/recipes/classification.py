@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -14,42 +14,172 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from patchreorder.data import datasets, transforms
-from patchreorder.data.datasets import Digits
 from patchreorder.engine import checkpoint, progress
-from patchreorder.engine.distributed import World
 from patchreorder.engine.predict import predict
-from patchreorder.engine.train import NotFinite, Training, train
-from patchreorder.metrics.accuracy import error_rate, mistakes
-from patchreorder.models import count_parameters, create_model
+from patchreorder.engine.train import Dataset, NotFinite, Trained, Training, train
+from patchreorder.metrics.accuracy import mistakes
+from patchreorder.models import count_parameters
 from patchreorder.results import Result, provenance, write_whole
 
-from .spec import Column, Job, Row
+from .spec import Job
 
-ANGLES = range(-180, 181, 15)
-SHIFTS = range(-7, 8)  # pixels to the right; on T that is the whole canvas
-CURVES: Mapping[str, Mapping[str, Any]] = {
-    "training loss": {"x": "epoch", "y": "training loss", "log": True},
-    "error by angle": {"x": "digits turned by (degrees)", "y": "error %"},
-    "error by shift": {"x": "digits shifted right by (pixels)", "y": "error %"},
-}
 TILES = 16  # examples of mistakes
+TILE = 64  # pixels a side at most
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a cell of a table of digits costs: its training, and how many images of the sets are used (None: all)."""
+class Task:
+    """What a table of classifiers is about: its images, its networks, and what is drawn of them.
 
-    training: Training
-    images: int | None = None
-    tested: int | None = None
-    curve_images: int = 2000
-    generated: bool = False
-    note: str = ""
+    A job's plan must have `training` and `note`; with `start`, the name of a row, the training begins with its weights.
+    """
+
+    metric = "error %"  # or "accuracy %"
+
+    def training_set(self, job: Job) -> Dataset:
+        """The images to train on."""
+        raise NotImplementedError
+
+    def test_set(self, job: Job) -> Dataset:
+        """The images to test on, the same for every row."""
+        raise NotImplementedError
+
+    def model(self, job: Job) -> nn.Module:
+        """The network that is trained, with its first weights."""
+        raise NotImplementedError
+
+    def parameters(self, job: Job, model: nn.Module) -> int:
+        """How many numbers the row's network has."""
+        return count_parameters(model)
+
+    def curves(self, job: Job, model: nn.Module, test_set: Dataset) -> dict[str, list[list[float]]]:
+        """How the trained network answers to poses."""
+        return {}
+
+    def shown(self, job: Job) -> Dataset:
+        """The test images as pictures."""
+        return self.test_set(job)
+
+    def fetch(self, job: Job) -> None:
+        """Get what must be fetched, or found out about the images; done by one process before all others."""
 
 
-def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
+@dataclass
+class _Kept:
+    """The last training, which the next column of the same row may want too."""
+
+    folder: Path
+    model: nn.Module
+    done: Trained
+    images: int
+    answers: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+
+class Measure:
+    """Trains and tests one cell of a task; every process of the world calls this."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.kept: _Kept | None = None
+
+    def __call__(self, job: Job) -> Result:
+        if job.world.leads:
+            self.task.fetch(job)
+        job.world.wait()
+        trained = self.trained(job)
+        cell, plan, task = job.cell, job.plan, self.task
+        test_set = task.test_set(job)
+        if job.column.dataset not in trained.answers:
+            trained.answers[job.column.dataset] = predict(trained.model, test_set, world=job.world)
+        logits, labels = trained.answers[job.column.dataset]
+        wrong, answers = mistakes(logits, labels, top=job.column.top)
+        if job.world.leads:
+            _write_tiles(job.out / "pictures" / f"{cell.folder}.png", task.shown(job), wrong[:TILES])
+        curves = {"training loss": trained.done.curve} | task.curves(job, trained.model, test_set)
+        shown = zip(wrong[:TILES].tolist(), answers[:TILES].tolist(), strict=True)
+        share = 100 * len(wrong) / len(labels)
+        return Result(
+            **cell._asdict(),
+            metric=task.metric,
+            value=share if task.metric == "error %" else 100 - share,
+            n=len(test_set),
+            steps=trained.done.steps,
+            seconds=round(trained.done.seconds, 1),
+            cpu_seconds=round(trained.done.cpu_seconds, 1),
+            parameters=task.parameters(job, trained.model),
+            errors=wrong.tolist(),
+            answers=answers.tolist(),
+            curves=curves,
+            details={
+                "dataset": job.column.dataset,
+                "options": dict(job.row.options),
+                "training": asdict(plan.training),
+                "batch": plan.training.batch,
+                "epochs": trained.done.steps * plan.training.batch / trained.images,
+                "training images": trained.images,
+                "threads": torch.get_num_threads(),
+                "processes": job.world.size,
+                "resumed": trained.done.resumed,
+                "note": plan.note,
+                "mistakes": [{"index": i, "label": int(labels[i]), "answer": a} for i, a in shown],
+            },
+            **provenance(),
+        )
+
+    def trained(self, job: Job) -> _Kept:
+        """The network of this cell, trained here and now, earlier, or for another column."""
+        if self.kept is not None and self.kept.folder == job.folder and job.place:
+            return self.kept
+        self.kept = None  # gone before the next one takes as much memory
+        cell, world, plan = job.cell, job.world, job.plan
+        training_set = self.task.training_set(job)
+        torch.manual_seed(cell.seed)
+        model = self.task.model(job).to(world.device)
+        if job.start is not None:
+            _begin_with(model, job)
+        title = ", ".join([job.row.title, *([] if job.place else [job.column.title]), f"seed {cell.seed}"])
+        report = job.screen.watch(title)
+        if job.tensorboard and world.leads:
+            report = progress.both(report, progress.tensorboard(job.folder / "tensorboard"))
+        try:
+            done = train(
+                model,
+                training_set,
+                plan.training,
+                seed=cell.seed,
+                file=job.folder / "checkpoint.safetensors",
+                world=world,
+                report=report,
+                save_every=job.means.save_every,
+                accumulate=job.means.accumulate,
+            )
+        except NotFinite as error:
+            raise NotFinite(f"{title}: {error}") from error
+        if world.leads:
+            checkpoint.write(job.folder / "weights.safetensors", model.state_dict(), {"cell": list(cell)})
+        self.kept = _Kept(job.folder, model, done, len(training_set))
+        return self.kept
+
+
+def _begin_with(model: nn.Module, job: Job) -> None:
+    """Put the weights of another row's training where they have a place here; what is new keeps its first values."""
+    assert job.start is not None
+    file = job.start / "weights.safetensors"
+    if not job.world.agreed(file.is_file()):
+        raise ValueError(
+            f"{job.row.title}, seed {job.cell.seed}, begins with the weights of the row {job.plan.start}: measure that "
+            f"first, into the same folder ({file} is not there)"
+        )
+    weights, _ = checkpoint.read(file)
+    own = model.state_dict()
+    strange = [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
+    if strange:
+        raise ValueError(f"{file} holds {strange[0]}, for which {job.row.title} has no place of this shape")
+    model.load_state_dict(weights, strict=False)
+
+
+def changed(plan: Any, change: Mapping[str, Any]) -> Any:
     """The plan with other values of its training."""
     kinds = {field.name: field.type for field in fields(Training)}
     hints = get_type_hints(Training)
@@ -75,126 +205,18 @@ def _fits(value: Any, kind: Any) -> bool:
     return type(value) is kind
 
 
-def parameters(row: Row, column: Column) -> int:
-    """How many parameters the row's network has for the column's images."""
-    with torch.device("meta"):
-        return count_parameters(create_model(row.model, dataset=column.dataset, **row.options))
-
-
-def measure(job: Job) -> Result:
-    """Train and test one cell; every process of the world calls this."""
-    plan: Plan = job.plan
-    cell, world = job.cell, job.world
-    if world.leads:
-        sets = _digits(job)  # what must be fetched is fetched once
-    world.wait()
-    training_set, test_set = sets if world.leads else _digits(job)
-    torch.manual_seed(cell.seed)
-    model = create_model(job.row.model, dataset=job.column.dataset, **job.row.options).to(world.device)
-    title = f"{job.row.title}, {job.column.title}, seed {cell.seed}"
-    report = job.screen.watch(title)
-    if job.tensorboard and world.leads:
-        report = progress.both(report, progress.tensorboard(job.folder / "tensorboard"))
-    try:
-        done = train(
-            model,
-            training_set,
-            plan.training,
-            seed=cell.seed,
-            file=job.folder / "checkpoint.safetensors",
-            world=world,
-            report=report,
-        )
-    except NotFinite as error:
-        raise NotFinite(f"{title}: {error}") from error
-    logits, labels = predict(model, test_set, world=world)
-    wrong, answers = mistakes(logits, labels)
-    if world.leads:
-        checkpoint.write(job.folder / "weights.safetensors", model.state_dict(), {"cell": list(cell)})
-        _write_tiles(job.out / "pictures" / f"{cell.folder}.png", test_set, wrong[:TILES])
-    curves = {"training loss": done.curve} | _responses(model, test_set.first(plan.curve_images), world)
-    shown = zip(wrong[:TILES].tolist(), answers[:TILES].tolist(), strict=True)
-    return Result(
-        **cell._asdict(),
-        metric="error %",
-        value=error_rate(logits, labels),
-        n=len(test_set),
-        steps=done.steps,
-        seconds=round(done.seconds, 1),
-        cpu_seconds=round(done.cpu_seconds, 1),
-        parameters=count_parameters(model),
-        errors=wrong.tolist(),
-        answers=answers.tolist(),
-        curves=curves,
-        details={
-            "dataset": job.column.dataset,
-            "options": dict(job.row.options),
-            "training": asdict(plan.training),
-            "batch": plan.training.batch,
-            "epochs": done.steps * plan.training.batch / len(training_set),
-            "training images": len(training_set),
-            "threads": torch.get_num_threads(),
-            "processes": world.size,
-            "resumed": done.resumed,
-            "note": plan.note,
-            "mistakes": [{"index": i, "label": int(labels[i]), "answer": a} for i, a in shown],
-        },
-        **provenance(),
-    )
-
-
-def _digits(job: Job) -> tuple[Digits, Digits]:
-    """The digits to train on, and those to test on."""
-    plan: Plan = job.plan
-    variant, seed = job.column.dataset, job.cell.seed
-    if plan.generated:
-        training = datasets.generated(variant, count=plan.images or 64, seed=seed + 1)
-        return training, datasets.generated(variant, count=plan.tested or 64)
-    parts = ("train", "test") if job.cell.split == "test" else ("fit", "validation")
-    # What was drawn for training must not come again in the test: the seeds are apart.
-    training, test = (
-        datasets.mnist(variant, split=part, seed=own, folder=job.data, say=job.screen.say)
-        for part, own in zip(parts, (seed + 1, datasets.TEST_SEED), strict=True)
-    )
-    return training.first(plan.images or len(training)), test.first(plan.tested or len(test))
-
-
-class _Posed:
-    """Digits that are all turned and shifted alike, in the middle of the variant's canvas."""
-
-    def __init__(self, digits: Digits, *, degrees: float = 0.0, right: float = 0.0) -> None:
-        self.digits, self.degrees, self.right = digits, degrees, right
-
-    def __len__(self) -> int:
-        return len(self.digits)
-
-    def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
-        images = self.digits.images[indices].to(torch.get_default_dtype()).div_(255)
-        size = datasets.VARIANTS[self.digits.variant].size
-        full = torch.ones(len(indices))
-        shift = torch.stack([torch.zeros(len(indices)), full * self.right], dim=1)
-        posed = transforms.warp(images, degrees=full * self.degrees, scale=full, shift=shift, size=(size, size))
-        return posed, self.digits.labels[indices]
-
-
-def _responses(model: nn.Module, digits: Digits, world: World) -> dict[str, list[list[float]]]:
-    """Errors of digits that are all turned, or all shifted, by the same amount."""
-
-    def error(**pose: float) -> float:
-        return error_rate(*predict(model, _Posed(digits, **pose), world=world))
-
-    return {
-        "error by angle": [[float(angle), error(degrees=angle)] for angle in ANGLES],
-        "error by shift": [[float(shift), error(right=shift)] for shift in SHIFTS],
-    }
-
-
-def _write_tiles(path: Path, digits: Digits, indices: Tensor) -> None:
-    """The images side by side, as a PNG."""
+def _write_tiles(path: Path, images: Dataset, indices: Tensor) -> None:
+    """The images side by side, as a PNG; data that are no images give none."""
     if not len(indices):
         return
-    images = digits.batch(indices)[0][:, 0]
-    strip = (torch.cat(list(images), dim=1) * 255).round().byte().numpy()
+    tiles = images.batch(indices)[0]
+    if tiles.dim() != 4:
+        return
+    if tiles.dtype != torch.uint8:
+        tiles = (tiles * 255).round().byte()
+    if tiles.shape[2] > TILE:
+        tiles = F.interpolate(tiles.float(), size=(TILE, TILE), mode="bilinear", antialias=True).round().byte()
+    strip = torch.cat(list(tiles), dim=2).permute(1, 2, 0).numpy()  # h w c
     file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(strip)).save(file, "PNG")
+    Image.fromarray(np.ascontiguousarray(strip[:, :, 0] if strip.shape[2] == 1 else strip)).save(file, "PNG")
     write_whole(path, file.getvalue())

@@ -29,12 +29,13 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of the table: a data set."""
+    """A column of the table: a data set, and among how many first answers the right one must be."""
 
     name: str
     title: str
     about: str
     dataset: str
+    top: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,23 @@ class Setting:
     meaning: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """What a machine gives to a training; nothing of it changes what is computed, but for rounding.
+
+    Args:
+        workers: processes that decode images for each process that trains.
+        accumulate: parts in which a batch is computed.
+        save_every: seconds between checkpoints.
+        weights: a file with ImageNet-trained convolutions, where a recipe needs them and they are not to be fetched.
+    """
+
+    workers: int = 0
+    accumulate: int = 1
+    save_every: float = 60.0
+    weights: Path | None = None
+
+
 @dataclass(frozen=True)
 class Job:
     """One cell to measure, and what it needs."""
@@ -69,11 +87,14 @@ class Job:
     world: World
     screen: Screen
     tensorboard: bool
+    means: Means = Means()
+    place: str = ""  # of the training that this cell shares with those of other columns
+    start: Path | None = None  # the folder of the training that this one begins with
 
     @property
     def folder(self) -> Path:
         """Files of this cell: checkpoint, log."""
-        return self.out / "cells" / self.cell.folder
+        return self.out / "cells" / (self.place or self.cell.folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +107,9 @@ class Recipe:
         paper: the paper's cells, by row and column.
         compare: pairs of rows that a paired test compares, the first against the second.
         curves: what the rows' curves are of: axes for each name.
-        parameters: the number of parameters of a row's network for a column.
+        parameters: the number of parameters of a row's network for a column, if it does not depend on the images.
+        trains_once: whether one training serves all columns, which then differ in the test images only.
+        identify: what else a cell is known by, of the images in the folder that the user gives.
     """
 
     name: str
@@ -97,12 +120,14 @@ class Recipe:
     columns: Sequence[Column]
     settings: Mapping[str, Setting]
     measure: Callable[[Job], Result]
-    parameters: Callable[[Row, Column], int]
+    parameters: Callable[[Row, Column], int] | None
     change: Callable[[Any, Mapping[str, Any]], Any]
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     compare: Sequence[tuple[str, str]] = ()
     curves: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     better: str = "lower"
+    trains_once: bool = False
+    identify: Callable[[Path | None, Any, str], str] | None = None
 
     def facts(self) -> dict[str, Any]:
         """What a report needs to know beside the rows."""
@@ -118,9 +143,12 @@ class Recipe:
             "paper": self.paper,
             "compare": self.compare,
             "settings": {name: setting.about for name, setting in self.settings.items()},
-            "parameters": {row.name: {c.name: self.parameters(row, c) for c in self.columns} for row in self.rows},
+            "parameters": {
+                row.name: {c.name: self.parameters(row, c) for c in self.columns} if self.parameters else {}
+                for row in self.rows
+            },
             "curves": self.curves,
-        }
+        } | ({"trains_once": True} if self.trains_once else {})
 
 
 @dataclass(frozen=True)
@@ -136,16 +164,12 @@ def run(
     recipe: Recipe,
     *,
     out: Path,
-    setting: str = "short",
-    rows: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-    split: str = "test",
-    change: Mapping[str, Any] | None = None,
     data: Path | None = None,
     world: World | None = None,
     screen: Screen | None = None,
     tensorboard: bool = False,
+    means: Means | None = None,
+    **which: Any,
 ) -> Outcome:
     """Measure the cells that are not in the folder yet; each row is on the disk as soon as its cell is done.
 
@@ -154,27 +178,28 @@ def run(
     Args:
         recipe: the table.
         out: folder for the rows and everything else; cells that are there are not measured again.
-        setting, rows, columns, seeds: which cells; by default those of the setting.
-        split: `test`, or `validation`: train on a part of the training images, test on the rest.
-        change: other values for the setting's plan; the setting is then named after them.
         data: folder with the data, where it is not to be fetched.
         world: the processes that train together.
         screen: where to tell what happens.
         tensorboard: log every training into its cell's folder.
+        means: what the machine gives.
+        **which: cells, see `cells`; those of the setting `short` by default.
     """
-    world, screen = world or World(), screen or Screen()
+    world, screen, means = world or World(), screen or Screen(), means or Means()
     if data is not None and not data.is_dir():
         raise ValueError(f"data ({data}) must be a folder that holds the data set's files")
-    wanted = list(cells(recipe, setting=setting, rows=rows, columns=columns, seeds=seeds, split=split, change=change))
+    wanted = list(
+        jobs(recipe, out=out, data=data, world=world, screen=screen, tensorboard=tensorboard, means=means, which=which)
+    )
     outcome = Outcome([], [], [])
     results.commit()  # of now: the checkout may move on while we train
     if world.leads:
         results.write_whole(out / f"{recipe.name}.json", json.dumps(recipe.facts(), indent=1).encode())
-    for cell, row, column, plan in wanted:
+    for job in wanted:
+        cell = job.cell
         if world.agreed(_is_done(out, cell)):
             outcome.there_before.append(cell)
             continue
-        job = Job(cell, row, column, plan, out, data, world, screen, tensorboard)
         lock = results.try_lock(job.folder / "lock") if world.leads else None
         try:
             if not world.agreed(lock is not None):
@@ -187,7 +212,7 @@ def run(
             if world.leads:
                 results.append(out, result)
                 found = f"{result.value:.2f} {result.metric}, {result.seconds / 60:.1f} min"
-                screen.say(f"{row.title}, {column.title}, seed {cell.seed}: {found}")
+                screen.say(f"{job.row.title}, {job.column.title}, seed {cell.seed}: {found}")
             outcome.measured.append(cell)
         finally:
             if lock is not None:
@@ -195,17 +220,49 @@ def run(
     return outcome
 
 
+def jobs(
+    recipe: Recipe,
+    *,
+    out: Path,
+    data: Path | None,
+    world: World,
+    screen: Screen,
+    tensorboard: bool,
+    means: Means,
+    which: Mapping[str, Any],
+) -> Iterator[Job]:
+    """The cells that are asked for, each with all that it needs."""
+    for cell, row, column, plan in cells(recipe, data=data, **which):
+        place = _place(recipe, cell, row, plan, data)
+        job = Job(cell, row, column, plan, out, data, world, screen, tensorboard, means, place)
+        if first := getattr(plan, "start", None):
+            asked = {**which, "rows": [first], "columns": [column.name], "seeds": [cell.seed]}
+            ((before, its_row, _, its_plan),) = cells(recipe, data=data, **asked)
+            folder = _place(recipe, before, its_row, its_plan, data) or before.folder
+            job = dataclasses.replace(job, start=out / "cells" / folder)
+        yield job
+
+
 def cells(
     recipe: Recipe,
     *,
-    setting: str,
+    setting: str = "short",
     rows: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
     split: str = "test",
     change: Mapping[str, Any] | None = None,
+    data: Path | None = None,
 ) -> Iterator[tuple[Cell, Row, Column, Any]]:
-    """The cells that are asked for, the first seed of all before the second of any."""
+    """The cells that are asked for, the first seed of all before the second of any.
+
+    Args:
+        recipe: the table.
+        setting, rows, columns, seeds: which cells; by default those of the setting.
+        split: `test`, or `validation`: train on a part of the training images, test on the rest.
+        change: other values for the setting's plan; the setting is then named after them.
+        data: folder with the data, where it is not to be fetched.
+    """
     if setting not in recipe.settings:
         raise ValueError(f"setting ({setting!r}) must be one of {', '.join(recipe.settings)}")
     if split not in ("test", "validation"):
@@ -227,16 +284,28 @@ def cells(
                 if seed not in wanted[name]:
                     continue
                 row, plan = by_name[name], recipe.change(chosen.plan(name, column), change)
-                settings = results.digest(
-                    {
-                        "model": row.model,
-                        "options": dict(row.options),
-                        "dataset": of_column[column].dataset,
-                        "plan": dataclasses.asdict(plan) if dataclasses.is_dataclass(plan) else plan,  # type: ignore[arg-type]
-                    }
-                )
+                facts = _facts(recipe, row, plan, data, split) | {"dataset": of_column[column].dataset}
+                settings = results.digest(facts)
                 cell = Cell(recipe.name, name, column, named, split, seed, settings)
                 yield cell, row, of_column[column], plan
+
+
+def _facts(recipe: Recipe, row: Row, plan: Any, data: Path | None, split: str) -> dict[str, Any]:
+    """What decides about a training."""
+    facts = {
+        "model": row.model,
+        "options": dict(row.options),
+        "plan": dataclasses.asdict(plan) if dataclasses.is_dataclass(plan) else plan,  # type: ignore[arg-type]
+    }
+    return facts if recipe.identify is None else facts | {"data": recipe.identify(data, plan, split)}
+
+
+def _place(recipe: Recipe, cell: Cell, row: Row, plan: Any, data: Path | None) -> str:
+    """The folder of the training that all columns of a row share, or ""."""
+    if not recipe.trains_once:
+        return ""
+    settings = results.digest(_facts(recipe, row, plan, data, cell.split))
+    return cell._replace(column="all", settings=settings).folder
 
 
 def _choose(what: str, asked: Sequence[str] | None, there: Sequence[str]) -> Sequence[str]:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from patchreorder.engine.train import Training
 
-from .classification import CURVES, Plan, changed, measure, parameters
+from .classification import changed
+from .digits import CURVES, Plan, measure, parameters
 from .spec import Column, Recipe, Row, Setting
 
 ROWS = (

@@ -54,6 +54,7 @@ class Recipe:
     settings: Mapping[str, str]
     parameters: Mapping[tuple[str, str], int]
     curves: Sequence[Curve]
+    trains_once: bool  # one training serves all columns of a row
     results: Sequence[Result]
     problems: Sequence[str]
 
@@ -130,6 +131,7 @@ def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> 
             Curve(curve, _text(how.get("x")) or "x", _text(how.get("y")) or curve, how.get("log") is True)
             for curve, how in described.items()
         ],
+        trains_once=facts.get("trains_once") is True,
         results=found,
         problems=problems,
     )

@@ -404,7 +404,7 @@ def costs(table: Table) -> list[tuple[str, str, list[str]]]:
     return [
         (
             row.title,
-            column.title,
+            on,
             [
                 str(len(entry.results)),
                 count(entry.parameters),
@@ -414,13 +414,21 @@ def costs(table: Table) -> list[tuple[str, str, list[str]]]:
                 duration(entry.cpu_seconds),
             ],
         )
-        for row, column, entry in table.cells()
-        if entry.results
+        for row, on, entry in _trainings(table)
     ]
 
 
+def _trainings(table: Table) -> list[tuple[Named, str, Entry]]:
+    """What was trained: a network for each cell, or one for all columns of a row, which is then paid for once."""
+    if not table.recipe.trains_once:
+        return [(row, column.title, entry) for row, column, entry in table.cells() if entry.results]
+    by_row = [(row, [table.entry(row, column) for column in table.recipe.columns]) for row in table.rows]
+    fullest = [(row, max(entries, key=lambda entry: len(entry.results))) for row, entries in by_row if entries]
+    return [(row, "all", entry) for row, entry in fullest if entry.results]
+
+
 def cost_title(table: Table) -> str:
-    seconds = sum(entry.cpu_seconds for entry in table.entries.values())
+    seconds = sum(entry.cpu_seconds for _, _, entry in _trainings(table))
     return f"Cost of training: {duration(seconds)} of processor time, all cells and seeds together"
 
 

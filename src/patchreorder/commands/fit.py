@@ -1,0 +1,98 @@
+"""`patchreorder fit`: a classifier for own photographs, with reordering and without, and what it gained."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rich.console import Console
+
+from patchreorder.report import page, tables
+from patchreorder.report.folder import load
+
+
+def fit(
+    *,
+    data: Path,
+    model: str = "alexnet",
+    weights: Path | None = None,
+    reorder: str = "pool5:grid=pixels",
+    width: int = 512,
+    epochs: float = 30.0,
+    lr: float = 0.02,
+    seeds: int = 3,
+    out: Path | None = None,
+    threads: int = 0,
+    workers: int | None = None,
+) -> None:
+    """Train a classifier on class folders of photographs, and compare it with the same network without reordering.
+
+    The convolutions are those of AlexNet trained on ImageNet and stay as they are; the layers after them are trained on
+    the photographs as they are. Both networks are then tested on other photographs as they are, turned and shifted.
+
+    Args:
+        data: folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or with CLASS/*.jpg, of which a fifth is for tests.
+        model: alexnet.
+        weights: file with the ImageNet-trained convolutions (.safetensors, .pth); fetched once and cached without it.
+        reorder: where and how, such as pool5:grid=pixels or conv5:grid=2,levels=2,per_channel=false.
+        width: of the two hidden layers.
+        epochs: passes over the photographs.
+        lr: the highest learning rate.
+        seeds: trainings of each network; chance shows in how they differ.
+        out: folder for everything; runs/fit-NAME by default, NAME being the name of the data's folder.
+        threads: of the computation; by default all cores.
+        workers: processes that decode photographs; by default all cores.
+    """
+    console = Console(highlight=False)
+    page.need_jinja()
+    if threads < 0:
+        raise ValueError(f"threads ({threads}) must be 0 (all cores) or more")
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers ({workers}) must be 0 (decode in this process) or more")
+    if not data.is_dir():
+        raise ValueError(f"data ({data}) must be a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or CLASS/*.jpg")
+    out = out or Path("runs") / f"fit-{data.resolve().name}"
+    import torch
+
+    from patchreorder.engine.distributed import World
+    from patchreorder.engine.memory import keep_freed_memory
+    from patchreorder.engine.progress import Terminal
+    from patchreorder.recipes import fit as recipes
+    from patchreorder.recipes import spec
+
+    chosen = recipes.recipe(model=model, reorder=reorder, width=width, epochs=epochs, lr=lr, seeds=seeds)
+    keep_freed_memory()
+    if threads:
+        torch.set_num_threads(threads)
+    screen = Terminal(console)
+    means = spec.Means(workers=(os.cpu_count() or 1) if workers is None else workers, weights=weights)
+    try:
+        spec.run(chosen, out=out, setting="fit", data=data, screen=screen, means=means)
+        which = {"setting": "fit", "rows": ["reordered"], "columns": ["Ori"], "seeds": [0]}
+        job = next(
+            spec.jobs(
+                chosen,
+                out=out,
+                data=data,
+                world=World(),
+                screen=screen,
+                tensorboard=False,
+                means=means,
+                which=which,
+            )
+        )
+        recipes.keep(job, out / "classifier.safetensors")
+    except KeyboardInterrupt as stop:
+        screen.say(f"{str(stop) or 'stopped'}; the same command goes on from there")
+        raise
+    finally:
+        screen.close()
+    found = load(out)
+    tables.show_recipes(found, console)
+    page.write(found, out / "report.html")
+    for text in (
+        f"\nThe reordered network (seed 0): {out / 'classifier.safetensors'}. The report: {out / 'report.html'}.",
+        f"Next: `patchreorder predict {out / 'classifier.safetensors'} IMAGE...` names what is on an image; in Python, "
+        "`patchreorder.load_classifier(file)` gives the network and its classes.",
+    ):
+        console.print(text, markup=False, soft_wrap=True)

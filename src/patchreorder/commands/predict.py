@@ -1,0 +1,51 @@
+"""`patchreorder predict`: what a classifier that `patchreorder fit` made sees on images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from tyro.conf import Positional
+
+
+def predict(
+    classifier: Annotated[Path, Positional], images: Annotated[tuple[Path, ...], Positional], *, top: int = 3
+) -> None:
+    """Name what is on images, with a classifier that `patchreorder fit` made.
+
+    Args:
+        classifier: its file, classifier.safetensors.
+        images: files.
+        top: how many answers to show.
+    """
+    if top < 1:
+        raise ValueError(f"top ({top}) must be 1 or more")
+    if not images:
+        raise ValueError("name one image or more")
+    import torch
+
+    from patchreorder.data.images import BadImage
+    from patchreorder.data.photos import as_seen
+    from patchreorder.engine.train import model_input
+    from patchreorder.models.saved import load_classifier
+
+    model, classes = load_classifier(classifier)
+    shown = Table("image", "class", "probability")
+    bad = []
+    for path in images:
+        try:
+            pixels = as_seen(path.read_bytes(), name=str(path))
+        except BadImage as error:
+            bad.append(str(error))
+            continue
+        with torch.inference_mode():
+            chances = model(model_input(pixels[None], torch.device("cpu")))[0].softmax(0)
+        best = chances.topk(min(top, len(classes)))
+        for place, (chance, index) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+            shown.add_row(Text("" if place else str(path)), Text(classes[index]), f"{chance:.1%}")
+    Console(highlight=False).print(shown)
+    if bad:
+        raise ValueError("; ".join(bad))

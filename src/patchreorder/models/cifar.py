@@ -1,0 +1,141 @@
+"""A network like AlexNet for the 32x32 pictures of CIFAR-10, small enough to train on a CPU, and changes of it.
+
+Five convolutions (5x5, then 3x3) of 32, 64, 96, 96 and 64 filters with 2x2 pools behind the first, second and fifth, so
+that the last three see maps of 8x8; two connected layers of 256, and ten classes: 545,482 parameters, 20 million
+multiply-adds an image. Normalised inside, as AlexNet. Of the others
+
+- PR has the same parameters: reordering has none.
+- ST adds a localisation network of 13,286 (2.4 %).
+- GAP pools the fifth convolution to 64 numbers; the width of its connected layers is chosen so that the count comes
+  nearest to the CNN's.
+
+Max-pooling comes before ReLU wherever nothing stands between them: the values are the same, and it is faster.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from patchreorder.functional import Energy, Grid
+from patchreorder.module import PatchReorder
+
+from .alexnet import Normalise
+from .spatial_transformer import Localisation, SpatialTransformer
+
+SIZE = 32
+DATASETS = ("cifar10", "cifar10-r", "cifar10-t", "cifar10-train", "cifar10-train-aug")  # all of that size
+CLASSES = 10
+FILTERS = 64  # of the last convolution
+WIDTH = 256
+PLACES = ("conv5", "pool5")
+
+
+def create(name: str, *, dataset: str, **options: Any) -> nn.Module:
+    """One of MODELS."""
+    if dataset not in DATASETS:
+        raise ValueError(f"dataset ({dataset!r}) must be one of {', '.join(DATASETS)} for {name}")
+    try:
+        return MODELS[name](**options)
+    except TypeError as error:
+        raise ValueError(f"options ({options}) do not fit {name}: {error}") from error
+
+
+def cifar_cnn(*, dropout: float = 0.0) -> nn.Module:
+    """The CNN; `dropout` is the share of the connected layers' answers that is dropped in training."""
+    return _network(dropout=dropout)
+
+
+def cifar_pr(
+    *,
+    grid: Grid = 2,
+    levels: int = 2,
+    energy: Energy = "l2",
+    per_channel: bool = True,
+    descending: bool = True,
+    place: str = "conv5",
+    dropout: float = 0.0,
+) -> nn.Module:
+    """The CNN with reordering at its fifth convolution: after its ReLU ("conv5") or its pool ("pool5")."""
+    if place not in PLACES:
+        raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
+    layer = PatchReorder(grid=grid, levels=levels, energy=energy, per_channel=per_channel, descending=descending)
+    if place == "conv5":
+        return _network({"relu5": nn.ReLU(), "reorder": layer, "pool5": nn.MaxPool2d(2)}, dropout=dropout)
+    return _network({**_pooled(5), "reorder": layer}, dropout=dropout)
+
+
+def cifar_pr_fine(**options: Any) -> nn.Module:
+    """The CNN with every pixel a patch, reordered after the last pool."""
+    return cifar_pr(**{"grid": "pixels", "levels": 1, "place": "pool5", **options})
+
+
+def cifar_st(*, transform: str = "affine", dropout: float = 0.0) -> nn.Module:
+    """The CNN behind a spatial transformer, which reads the mean colour outside the picture."""
+    return _network(dropout=dropout, transform=transform)
+
+
+def cifar_gap(*, dropout: float = 0.0) -> nn.Module:
+    """The CNN with global average pooling instead of its last pool."""
+    return _network({"relu5": nn.ReLU(), "pool5": nn.AdaptiveAvgPool2d(1)}, inputs=FILTERS, dropout=dropout)
+
+
+MODELS: Mapping[str, Callable[..., nn.Module]] = {
+    "cifar_cnn": cifar_cnn,
+    "cifar_st": cifar_st,
+    "cifar_pr": cifar_pr,
+    "cifar_pr_fine": cifar_pr_fine,
+    "cifar_gap": cifar_gap,
+}
+
+
+def _network(
+    after: Mapping[str, nn.Module] | None = None,
+    *,
+    inputs: int = FILTERS * 4 * 4,
+    dropout: float = 0.0,
+    transform: str | None = None,
+) -> nn.Sequential:
+    """The CNN with other layers between the fifth convolution and fc6, which gets `inputs` numbers."""
+    width = _nearest(inputs)
+    parts: dict[str, nn.Module] = {
+        "conv1": nn.Conv2d(3, 32, 5, padding=2),
+        **_pooled(1),
+        "conv2": nn.Conv2d(32, 64, 3, padding=1),
+        **_pooled(2),
+        "conv3": nn.Conv2d(64, 96, 3, padding=1),
+        "relu3": nn.ReLU(),
+        "conv4": nn.Conv2d(96, 96, 3, padding=1),
+        "relu4": nn.ReLU(),
+        "conv5": nn.Conv2d(96, FILTERS, 3, padding=1),
+        **(after or _pooled(5)),
+        "flatten": nn.Flatten(),
+        "fc6": nn.Linear(inputs, width),
+        "relu6": nn.ReLU(),
+        "drop6": nn.Dropout(dropout),
+        "fc7": nn.Linear(width, width),
+        "relu7": nn.ReLU(),
+        "drop7": nn.Dropout(dropout),
+        "fc8": nn.Linear(width, CLASSES),
+    }
+    before: dict[str, nn.Module] = {"normalise": Normalise()}
+    if transform is not None:  # after the rest, that the same seed gives the same CNN behind it
+        before["transformer"] = SpatialTransformer(Localisation(3, SIZE), transform=transform)
+    return nn.Sequential(OrderedDict(before | parts))
+
+
+def _pooled(number: int) -> Mapping[str, nn.Module]:
+    return {f"pool{number}": nn.MaxPool2d(2), f"relu{number}": nn.ReLU()}
+
+
+def _nearest(inputs: int) -> int:
+    """The width of fc6 and fc7 with which they have as many parameters as the CNN's, as nearly as may be."""
+
+    def count(inputs: int, width: int) -> int:
+        return (inputs + 1) * width + (width + 1) * width + (width + 1) * CLASSES
+
+    wanted = count(FILTERS * 4 * 4, WIDTH)
+    return min(range(1, 1025), key=lambda width: abs(count(inputs, width) - wanted))

@@ -1,0 +1,102 @@
+"""A classifier for somebody's own photographs, with reordering and without: a table of two rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from patchreorder.engine import checkpoint
+from patchreorder.engine.train import Training
+from patchreorder.models import saved
+
+from . import photographs, table2
+from .classification import changed
+from .photographs import CURVES, Plan, identify, measure_frozen
+from .spec import Job, Recipe, Row, Setting
+
+MODELS = ("alexnet",)
+PLACES = ("conv5", "pool5")
+KINDS: Mapping[str, tuple[type, ...]] = {
+    "grid": (int, str),
+    "levels": (int,),
+    "energy": (str,),
+    "per_channel": (bool,),
+    "descending": (bool,),
+}
+
+
+def reordering(text: str) -> dict[str, Any]:
+    """What `pool5:grid=pixels` or `conv5:grid=2,levels=2,per_channel=false` asks for.
+
+    >>> reordering("conv5:grid=2,levels=2")
+    {'place': 'conv5', 'grid': 2, 'levels': 2}
+    """
+    place, _, rest = text.partition(":")
+    if place not in PLACES:
+        raise ValueError(f"reorder ({text!r}) must begin with one of {', '.join(PLACES)}, such as pool5:grid=pixels")
+    found: dict[str, Any] = {"place": place, "grid": "pixels", "levels": 1}
+    for part in filter(None, rest.split(",")):
+        name, _, value = part.partition("=")
+        try:
+            known = json.loads(value)
+        except ValueError:
+            known = value
+        if name not in KINDS or type(known) not in KINDS[name]:
+            raise ValueError(
+                f"reorder ({text!r}): {part!r} must be one of grid=NUMBER|pixels, levels=NUMBER, energy=l1|l2, "
+                "per_channel=true|false, descending=true|false"
+            )
+        found[name] = known
+    return found
+
+
+def recipe(*, model: str, reorder: str, width: int, epochs: float, lr: float, seeds: int) -> Recipe:
+    """The table of the two networks; its cells are known by everything that is asked for here."""
+    if model not in MODELS:
+        raise ValueError(f"model ({model!r}) must be one of {', '.join(MODELS)}")
+    for name, value in (("width", width), ("epochs", epochs), ("seeds", seeds)):
+        if not value > 0:
+            raise ValueError(f"{name} ({value}) must be more than 0")
+    options = {"variant": "torchvision", **reordering(reorder)}
+    rows = (
+        Row(name="plain", title="AlexNet", model="alexnet", options={"variant": "torchvision"}, about="no reordering"),
+        Row(
+            name="reordered",
+            title="AlexNet, reordered",
+            model="alexnet_pr",
+            options=options,
+            about=f"the same with reordering at {reorder}",
+        ),
+    )
+    training = Training(epochs=epochs, batch=64, lr=lr, weight_decay=0.0005)
+    plan = Plan(training=training, view="Ori", frozen=True, options={"width": width})
+    about = f"fc6 and fc7 of {width}; Nesterov SGD 0.9, batch 64, one cycle up to {lr}, {epochs:g} passes"
+    return Recipe(
+        name="fit",
+        title="Your photographs as they are, turned and shifted",
+        about="ImageNet-trained convolutions stay as they are; the classifier is trained on photographs as they are, "
+        "and tested on others as they are (Ori), turned by up to 45 degrees (R) and shifted by up to a fifth (T).",
+        metric="accuracy %",
+        better="higher",
+        rows=rows,
+        columns=table2.COLUMNS[:3],
+        settings={"fit": Setting(about=about, plan=lambda row, column: plan, seeds=lambda row: range(seeds))},
+        measure=measure_frozen,
+        parameters=None,
+        change=changed,
+        compare=[("reordered", "plain")],
+        curves=CURVES,
+        trains_once=True,
+        identify=identify,
+    )
+
+
+def keep(job: Job, path: Path) -> None:
+    """Write the whole network of a finished job as a classifier to use."""
+    weights, _ = checkpoint.read(job.folder / "weights.safetensors")
+    model = photographs.network(job)
+    model.load_state_dict(weights, strict=False)
+    options = {**job.plan.options, **job.row.options}
+    saved.save(path, model, name=job.row.model, options=options, classes=photographs.classes(job))

@@ -1,0 +1,267 @@
+"""The task of tables of photographs: AlexNet trained whole, or its classifier alone on features that are kept."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from patchreorder.data import datasets, photos, weights
+from patchreorder.data.loader import stream
+from patchreorder.data.photos import VIEWS, Photos
+from patchreorder.engine import checkpoint
+from patchreorder.engine.train import Dataset, Training, model_input
+from patchreorder.models import alexnet, create_model
+from patchreorder.results import digest
+
+from .classification import Measure, Task
+from .spec import Column, Job, Row
+
+CURVES: Mapping[str, Mapping[str, Any]] = {"training loss": {"x": "epoch", "y": "training loss", "log": True}}
+CHUNK = 512  # images whose features are computed and kept together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a row of a table of photographs costs.
+
+    Args:
+        training: how.
+        view: of the training images, see `patchreorder.data.photos`.
+        copies: how many views of every image the kept features are of; further passes use them again in turn.
+        start: the row whose weights the training begins with.
+        frozen: the convolutions are those trained on ImageNet, and stay as they are.
+        options: of the network, for all rows.
+        images, tested: how many images of the sets are used (None: all).
+        generated: small generated images instead of a folder's.
+    """
+
+    training: Training
+    view: str = "train"
+    copies: int = 1
+    start: str | None = None
+    frozen: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    images: int | None = None
+    tested: int | None = None
+    generated: bool = False
+    note: str = ""
+
+
+class Whole(Task):
+    """Networks that are trained from the first layer to the last, on images decoded anew for every pass."""
+
+    metric = "accuracy %"
+
+    def fetch(self, job: Job) -> None:
+        if job.data is None and job.plan.generated and not _folder(job).is_dir():
+            for part, images in (("train", 4), ("val", 2)):
+                photos.generated(_folder(job) / part, classes=6, images=images, seed=len(part))
+
+    def training_set(self, job: Job) -> Dataset:
+        return training_photos(job)
+
+    def test_set(self, job: Job) -> Dataset:
+        return test_photos(job)
+
+    def model(self, job: Job) -> nn.Module:
+        return network(job)
+
+
+class Frozen(Whole):
+    """Classifiers on ImageNet-trained convolutions that stay as they are: what those say is computed once and kept.
+
+    A row that warps its input, ST-CNN, cannot keep it: it is computed anew, through the same convolutions.
+    """
+
+    def fetch(self, job: Job) -> None:
+        super().fetch(job)
+        if not _warps(job):
+            self.training_set(job)
+            self.test_set(job)
+
+    def training_set(self, job: Job) -> Dataset:
+        return training_photos(job) if _warps(job) else Features.of(job, training_photos(job), copies=job.plan.copies)
+
+    def test_set(self, job: Job) -> Dataset:
+        return test_photos(job) if _warps(job) else Features.of(job, test_photos(job), copies=1)
+
+    def shown(self, job: Job) -> Dataset:
+        return test_photos(job)
+
+    def model(self, job: Job) -> nn.Module:
+        model = network(job)
+        return model if _warps(job) else Head(alexnet.split(model)[1])
+
+    def parameters(self, job: Job, model: nn.Module) -> int:
+        return sum(parameter.numel() for parameter in network(job).parameters())
+
+
+class Head(nn.Module):
+    """The classifier of a network, its weights named as there."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.classifier(features)
+
+
+class Features:
+    """What the frozen part of a network says about every image, once or for several copies."""
+
+    def __init__(self, values: Tensor, labels: Tensor) -> None:
+        self.values, self.labels = values, labels  # (copies, n, d) and (n,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
+        return self.values[epoch % len(self.values), indices], self.labels[indices]
+
+    @classmethod
+    def of(cls, job: Job, images: Photos, *, copies: int) -> Features:
+        """The features of the job's network, computed now or read from the output folder, where they are kept."""
+        front = alexnet.split(network(job))[0].to(job.world.device).eval()
+        known = {
+            "model": job.row.model,
+            "options": dict(job.row.options),
+            "weights": _fingerprint(job.means.weights) if _trained(job) else "",
+            "images": _identity(images),
+            "view": images.view,
+            "seed": images.seed if VIEWS[images.view].numbers else 0,  # where nothing is drawn all seeds share them
+        }
+        folder = job.out / "features" / digest(known)
+        title = f"{job.row.title}: features of {len(images)} images ({images.view})"
+        show = job.screen.count(title, copies * len(images))
+        parts = [
+            [_chunk(folder, front, images, copy, start, job, show) for start in range(0, len(images), CHUNK)]
+            for copy in range(copies)
+        ]
+        return cls(torch.stack([torch.cat(part) for part in parts]), images.labels)
+
+
+def _chunk(folder: Path, front: nn.Module, images: Photos, copy: int, start: int, job: Job, show: Any) -> Tensor:
+    """The features of the images from `start` on; a file that is cut or damaged is made again."""
+    file = folder / f"{copy}.{start}.safetensors"
+    indices = torch.arange(start, min(start + CHUNK, len(images)))
+    if file.is_file():
+        try:
+            kept = checkpoint.read(file)[0]["features"]
+            if len(kept) == len(indices):
+                show(len(indices))
+                return kept
+        except (ValueError, SafetensorError, KeyError):
+            pass
+    found = []
+    parts = [(part, copy) for part in indices.split(32)]
+    with torch.inference_mode():
+        for (_, _), (batch, _) in zip(parts, stream(images, parts, workers=images.workers), strict=True):
+            found.append(front(model_input(batch, job.world.device)).cpu())
+            show(len(batch))
+    features = torch.cat(found)
+    checkpoint.write(file, {"features": features}, {"start": start, "copy": copy})
+    return features
+
+
+def training_photos(job: Job) -> Photos:
+    """Images to train on; what was drawn for them does not come again in the test: the seeds are apart."""
+    part = "train" if job.cell.split == "test" else "fit"
+    return _open(job, part, job.plan.view, job.cell.seed + 1, job.plan.images)
+
+
+def test_photos(job: Job) -> Photos:
+    part = "val" if job.cell.split == "test" else "validation"
+    return _open(job, part, job.column.dataset, datasets.TEST_SEED, job.plan.tested)
+
+
+def classes(job: Job) -> list[str]:
+    """The names of the classes, in the order of the network's answers."""
+    return _listed(_folder(job), "train").classes
+
+
+def _open(job: Job, part: str, view: str, seed: int, count: int | None) -> Photos:
+    found = replace(_listed(_folder(job), part).seen(view, seed=seed), workers=job.means.workers)
+    return found if count is None else found.first(count)
+
+
+@functools.lru_cache(maxsize=4)
+def _listed(folder: Path, part: str) -> Photos:
+    """A folder's images; a million files are not listed twice."""
+    return Photos.open(folder, part, view="Ori")
+
+
+def _identity(images: Photos) -> str:
+    """Which images these are, by their names and labels."""
+    names = hashlib.sha256("\0".join([*images.classes, "", *images.names]).encode("utf-8", "surrogateescape"))
+    names.update(images.labels.numpy().tobytes())
+    return names.hexdigest()
+
+
+def _folder(job: Job) -> Path:
+    if job.data is None and job.plan.generated:
+        return job.out / "generated"
+    if job.data is None:
+        raise ValueError(
+            f"{job.cell.recipe} needs --data DIR, a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or what "
+            "`patchreorder shard` made of it"
+        )
+    return job.data
+
+
+def identify(data: Path | None, plan: Plan, split: str) -> str:
+    """Which images a cell is about."""
+    if data is None:
+        return ""
+    parts = ("train", "val") if split == "test" else ("fit", "validation")
+    return digest([_identity(_listed(data, part)) for part in parts])
+
+
+def network(job: Job) -> nn.Module:
+    """The row's network for the classes of the images, with ImageNet-trained convolutions if the plan says so."""
+    plan: Plan = job.plan
+    options = {**plan.options, **job.row.options}
+    model = create_model(job.row.model, dataset="imagenet", classes=len(classes(job)), **options)
+    if plan.frozen:
+        if _trained(job):
+            alexnet.load_convolutions(model, _convolutions(job.means.weights))
+        alexnet.freeze_convolutions(model)
+    return model
+
+
+@functools.lru_cache(maxsize=1)
+def _convolutions(file: Path | None) -> dict[str, Tensor]:
+    return weights.alexnet_convolutions(file=file)
+
+
+@functools.lru_cache(maxsize=1)
+def _fingerprint(file: Path | None) -> str:
+    return checkpoint.fingerprint(_convolutions(file))
+
+
+def count(row: Row, column: Column) -> int:
+    """Parameters of a row's network for a thousand classes."""
+    with torch.device("meta"):
+        model = create_model(row.model, dataset="imagenet", **row.options)
+        return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _trained(job: Job) -> bool:
+    """Whether the convolutions are trained ones: a smoke run must not fetch them."""
+    return not job.plan.generated
+
+
+def _warps(job: Job) -> bool:
+    return job.row.model == "alexnet_st"
+
+
+measure = Measure(Whole())
+measure_frozen = Measure(Frozen())

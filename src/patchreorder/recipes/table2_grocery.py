@@ -1,0 +1,128 @@
+"""Table 2 in small: class folders of photographs, with ImageNet-trained convolutions that stay as they are.
+
+    patchreorder run table2_grocery --data GROCERY [--weights FILE] [--rows cnn pr_cnn_fine] [--out runs/table2_grocery]
+
+Made for the Grocery Store dataset (Klasson et al., 2019; 81 classes, 2,936 and 2,485 photographs), and good for any
+folder with train/CLASS/*.jpg and val/CLASS/*.jpg. torchvision's single-column AlexNet; fc6, fc7 and fc8 are trained on
+what its convolutions say about the photographs as they are (one centre crop, not flipped). The paper gives no numbers
+for this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from patchreorder.engine.train import Training
+
+from . import table2
+from .classification import changed
+from .photographs import CURVES, Plan, identify, measure_frozen
+from .spec import Recipe, Row, Setting
+
+
+def _reordered(name: str, title: str, about: str, **options: Any) -> Row:
+    return Row(
+        name=name,
+        title=title,
+        about=about,
+        model="alexnet_pr",
+        options={"variant": "torchvision", "levels": 1} | options,
+    )
+
+
+def _other(name: str, title: str, model: str, about: str) -> Row:
+    return Row(name=name, title=title, about=about, model=model, options={"variant": "torchvision"})
+
+
+ROWS = (
+    _other("cnn", "CNN", "alexnet", "no reordering"),
+    _other("cnn_aug", "CNN-Data-Aug", "alexnet", "a third of the training images turned, a third shifted"),
+    _other("si_cnn", "SI-CNN", "alexnet_si", "conv1, conv2 and conv5 with six rotated copies of their filters"),
+    _other("st_cnn", "ST-CNN", "alexnet_st", "an affine spatial transformer first; begins with the row CNN"),
+    _reordered("pr_cnn", "PR-CNN", "as the paper: after conv5, 2x2 of 2x2 patches", place="conv5", grid=2, levels=2),
+    _reordered("pr_grid4", "PR-CNN, 4x4", "after conv5, 4x4 patches", place="conv5", grid=4),
+    _reordered(
+        "pr_joint",
+        "PR-CNN, joint",
+        "as the paper's, all channels together",
+        place="conv5",
+        grid=2,
+        levels=2,
+        per_channel=False,
+    ),
+    _reordered("pr_cnn_fine", "PR-CNN-fine", "after pool5, every pixel a patch; ours", place="pool5", grid="pixels"),
+    _reordered(
+        "pr_fine_joint",
+        "PR-CNN-fine, joint",
+        "after pool5, every pixel a patch, all channels together",
+        place="pool5",
+        grid="pixels",
+        per_channel=False,
+    ),
+    _reordered("pr_grid3", "PR-CNN, 3x3 after the pool", "after pool5, 3x3 patches", place="pool5", grid=3),
+    _other("cnn_gap", "CNN, global average", "alexnet_gap", "average over all places before fc6"),
+    _other("cnn_gmp", "CNN, global max", "alexnet_gmp", "maximum over all places before fc6"),
+    _other(
+        "cnn_blur", "CNN, BlurPool", "alexnet_blur", "pools that blur first, under convolutions that never saw them"
+    ),
+)
+COPIES = 6  # views of every image that CNN-Data-Aug is trained on
+
+
+def _plan(row: str, training: Training, *, warm: Training, width: int) -> Plan:
+    options = {"width": width}
+    if row == "st_cnn":
+        note = "begins with the row CNN; the transformer learns at 0.01 of the rate; shorter: computed without a cache"
+        return Plan(training=warm, view="Ori", frozen=True, start="cnn", options=options, note=note)
+    view, copies = ("aug", COPIES) if row == "cnn_aug" else ("Ori", 1)
+    note = f"{COPIES} views of every image, used in turn" if row == "cnn_aug" else ""
+    return Plan(training=training, view=view, copies=copies, frozen=True, options=options, note=note)
+
+
+EPOCHS = 30
+
+
+def _short(row: str, column: str, width: int = 512) -> Plan:
+    training = Training(epochs=EPOCHS, batch=64, lr=0.02, weight_decay=0.0005)
+    warm = Training(epochs=3, batch=64, lr=0.002, weight_decay=0.0005, scales={"transformer": 0.01})
+    return _plan(row, training, warm=warm, width=width)
+
+
+def _smoke(row: str, column: str) -> Plan:
+    training = Training(steps=2, batch=4, lr=0.01)
+    warm = Training(steps=1, batch=4, lr=0.001, scales={"transformer": 0.01})
+    plan = _plan(row, training, warm=warm, width=16)
+    return Plan(**{**vars(plan), "generated": True, "tested": 6})
+
+
+RECIPE = Recipe(
+    name="table2_grocery",
+    title="Table 2 in small: photographs of groceries, turned and shifted",
+    about="ImageNet-trained convolutions stay as they are; the classifier is trained on photographs as they are, and "
+    "tested on photographs as they are (Ori), turned (R) and shifted (T), the same for all.",
+    metric="accuracy %",
+    better="higher",
+    rows=ROWS,
+    columns=table2.COLUMNS,
+    settings={
+        "short": Setting(
+            about="fc6 and fc7 of 512; Nesterov SGD 0.9, batch 64, one cycle up to 0.02, weight decay 0.0005, "
+            f"{EPOCHS} passes",
+            plan=_short,
+            seeds=lambda row: (0,) if row == "st_cnn" else (0, 1, 2),
+        ),
+        "wide": Setting(
+            about="fc6 and fc7 of 4096 as in the paper; the rest as in short",
+            plan=lambda row, column: _short(row, column, width=4096),
+            rows=("cnn", "pr_cnn", "pr_cnn_fine"),
+        ),
+        "smoke": Setting(about="seconds, generated images: does it run", plan=_smoke),
+    },
+    measure=measure_frozen,
+    parameters=None,
+    change=changed,
+    compare=[(row.name, "cnn") for row in ROWS if row.name != "cnn"] + [("pr_cnn_fine", "pr_cnn")],
+    curves=CURVES,
+    trains_once=True,
+    identify=identify,
+)

@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from patchreorder.data.datasets import generated
-from patchreorder.engine import checkpoint, memory, progress
+from patchreorder.engine import checkpoint, distributed, memory, progress
 from patchreorder.engine import train as engine
 from patchreorder.engine.distributed import World, join
 from patchreorder.engine.predict import predict
@@ -1295,6 +1295,37 @@ def _has_little_to_do(world):
 def test_one_image_for_two_processes():
     """The answers are there, an update is refused."""
     assert together(2, _has_little_to_do) == [predict(network(), digits(1))[0].tolist()] * 2
+
+
+def test_processes_that_start_again_meet_anew():
+    """In a store that still holds what dead processes said, among them a leading one that heard all."""
+    store = dist.HashStore()
+    old = {}
+    names = ["hello 1", "hello 2", "agreed 1", "agreed 2", "heard"]
+    for attempt in range(3):
+        rounds, late = {}, attempt % 3
+        threads = [
+            threading.Thread(target=lambda r=r: rounds.update({r: _meets(store, r, late == r)})) for r in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert len(rounds) == 3
+        assert len(set(rounds.values())) == 1
+        assert rounds[0] not in old
+        old[rounds[0]] = [store.get(name) for name in names]
+    assert len({tuple(said) for said in old.values()}) == 3
+
+
+def _meets(store, rank, late):
+    time.sleep(0.3 * late)
+    return distributed._round(store, rank, 3)
+
+
+def test_a_process_that_nobody_meets_says_so():
+    with pytest.raises(OSError, match="process 1 of 2 did not find the others within 0 seconds"):
+        distributed._round(dist.HashStore(), 1, 2, seconds=0.1)
 
 
 def test_shares_differ_by_one_at_most():

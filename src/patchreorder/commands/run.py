@@ -67,9 +67,9 @@ def run(
         raise ValueError(f"accumulate ({accumulate}) must be 1 or more")
     if not save_every >= 0:
         raise ValueError(f"save-every ({save_every}) must be 0 seconds or more")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else every process tells how it shares its gradients
     chosen = recipes.load(recipe)  # before torch, that a wrong name is told at once
     out = out or Path("runs") / recipe
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else every process tells how it shares its gradients
     import torch
 
     from patchreorder.engine.distributed import join

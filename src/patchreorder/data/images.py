@@ -90,7 +90,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         layer = image.convert("RGBA")
         canvas = Image.new("RGB", image.size, MEAN_COLOUR)
-        canvas.paste(layer)
+        canvas.paste(layer, mask=layer)
         return canvas
     return image if image.mode == "RGB" else image.convert("RGB")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -77,8 +79,40 @@ def join() -> Iterator[World]:
     if size == 1:
         yield World(device=device)
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    store, rank, size = next(dist.rendezvous("env://"))
+    fresh = dist.PrefixStore(_round(store, rank, size), store)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=fresh, rank=rank, world_size=size)
     try:
         yield World(rank, size, device)
     finally:
         dist.destroy_process_group()
+
+
+def _round(store: dist.Store, rank: int, size: int, *, seconds: float = 600.0) -> str:
+    """A name for this meeting of the processes, another one whenever torchrun starts them again.
+
+    torchrun may hand the same store to them each time, with the addresses of processes that are dead, and counts its
+    restarts on every machine apart. So each process says hello with a name of its own; the leading one repeats all that
+    it has heard beside its own name, which is the round's; who finds its own name there is in the right round.
+    """
+    own = uuid.uuid4().hex
+    others = range(1, size)
+    deadline = time.monotonic() + seconds
+    if rank:
+        store.set(f"hello {rank}", own)
+    while time.monotonic() < deadline:
+        if rank:
+            heard = _read(store, "heard").split()
+            if len(heard) == size and heard[rank] == own:
+                store.set(f"agreed {rank}", heard[0])
+                return heard[0]
+        else:
+            store.set("heard", " ".join([own, *(_read(store, f"hello {other}") or "-" for other in others)]))
+            if all(_read(store, f"agreed {other}") == own for other in others):
+                return own
+        time.sleep(0.02)
+    raise OSError(f"process {rank} of {size} did not find the others within {seconds:.0f} seconds")
+
+
+def _read(store: dist.Store, key: str) -> str:
+    return store.get(key).decode() if store.check([key]) else ""

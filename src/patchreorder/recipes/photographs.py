@@ -189,8 +189,38 @@ def classes(job: Job) -> list[str]:
 
 
 def _open(job: Job, part: str, view: str, seed: int, count: int | None) -> Photos:
-    found = replace(_listed(_folder(job), part).seen(view, seed=seed), workers=job.means.workers)
+    folder = _folder(job)
+    found = _readable(folder, part, job) if job.plan.frozen else _listed(folder, part)
+    found = replace(found.seen(view, seed=seed), workers=job.means.workers)
     return found if count is None else found.first(count)
+
+
+_CHECKED: dict[tuple[Path, str], Photos] = {}  # every image is decoded once to find those that cannot be
+
+
+def _readable(folder: Path, part: str, job: Job) -> Photos:
+    """The images that can be read; the others are named and left out.
+
+    Whole trainings do not do this: for a million images `patchreorder shard` does, once.
+    """
+    if (folder, part) not in _CHECKED:
+        images = replace(_listed(folder, part), workers=job.means.workers)
+        show, before = job.screen.count(f"checking {len(images)} images ({part})", len(images)), 0
+
+        def shown(done: int, total: int) -> None:
+            nonlocal before
+            show(done - before)
+            before = done
+
+        bad = images.find_bad(progress=shown)
+        for _, reason in bad:
+            job.screen.say(f"left out: {reason}")
+        left = images.without(index for index, _ in bad)
+        for label in set(range(len(left.classes))) - set(left.labels.tolist()):
+            if part in ("train", "fit"):
+                raise ValueError(f"{folder}: no image of the class {left.classes[label]} can be read")
+        _CHECKED[folder, part] = left
+    return _CHECKED[folder, part]
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,0 +1,354 @@
+"""Pictures of every kind become upright 8-bit RGB, or are refused by name; and class folders never lie about labels."""
+
+import io
+import os
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from patchreorder.data import folders
+from patchreorder.data.folders import Names, held_out, list_images, split
+from patchreorder.data.images import FORMATS, MAX_PIXELS, MEAN, MEAN_COLOUR, BadImage, decode
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **settings) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **settings)
+    return file.getvalue()
+
+
+def scene(width: int = 40, height: int = 30) -> Image.Image:
+    """Smooth, so that JPEG keeps it, and different in every corner."""
+    y, x = np.mgrid[0:height, 0:width]
+    return Image.fromarray(np.stack([x * 5, y * 7, (x + y) * 3], 2).clip(0, 255).astype(np.uint8))
+
+
+def pixels(content: bytes, **settings) -> np.ndarray:
+    image = decode(content, name="some.jpg", **settings)
+    assert image.mode == "RGB"
+    return np.asarray(image).astype(int)
+
+
+def test_the_mean_colour_is_the_mean():
+    assert tuple(round(255 * value) for value in MEAN) == MEAN_COLOUR
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "GIF", "JPEG", "WEBP"])
+def test_every_format_is_read(kind):
+    image = scene() if kind != "GIF" else scene().quantize(250)
+    assert np.abs(pixels(encoded(image, kind)) - np.asarray(scene())).max() <= (0 if kind in FORMATS[-3:] else 24)
+
+
+def test_another_format_is_refused():
+    with pytest.raises(BadImage, match=r"some.jpg cannot be read as a picture: it is no JPEG, .* or PPM file"):
+        pixels(encoded(scene(), "ICO"))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"", "it is empty"), (b"GIF", "it is no"), (b"text" * 99, "it is no")]
+)
+def test_what_is_no_picture_is_refused(content, reason):
+    with pytest.raises(BadImage, match=f"^cat/1.jpg cannot be read as a picture: {reason}"):
+        decode(content, name="cat/1.jpg")
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM"])
+@pytest.mark.parametrize("short", [None, 8])
+def test_a_cut_file_is_refused(kind, short):
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8))
+    whole = encoded(noise.quantize(250) if kind == "GIF" else noise, kind)
+    for part in (0.1, 0.5, 0.9):
+        with pytest.raises(BadImage, match="cannot be read as a picture"):
+            decode(whole[: int(len(whole) * part)], name="cut", short=short)
+
+
+def test_damage_never_gives_another_error_or_a_warning():
+    generator = np.random.default_rng(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kind in FORMATS:
+            whole = np.frombuffer(encoded(scene().quantize(250) if kind == "GIF" else scene(), kind), np.uint8)
+            for _ in range(60):
+                damaged = whole.copy()
+                places = generator.integers(0, len(whole), 4)
+                damaged[places] = generator.integers(0, 256, 4)
+                try:
+                    decode(damaged.tobytes(), name="damaged")
+                except BadImage:
+                    continue
+
+
+# ---- kinds of pixels -------------------------------------------------------------------------------
+
+
+def test_cmyk_is_converted():
+    rgb = Image.new("RGB", (8, 8), (200, 60, 20))
+    assert np.abs(pixels(encoded(rgb.convert("CMYK"), "JPEG")) - [200, 60, 20]).max() <= 4
+    assert np.abs(pixels(encoded(rgb.convert("CMYK"), "TIFF")) - [200, 60, 20]).max() <= 4
+
+
+def test_adobes_inverted_cmyk_is_not_a_negative():
+    content = encoded(Image.new("CMYK", (8, 8), (0, 0, 0, 0)), "JPEG")  # no ink
+    assert b"Adobe" in content
+    assert pixels(content).min() >= 253
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
+def test_grey_of_16_bits_is_scaled_not_clipped(kind):
+    values = np.array([[0, 128, 129, 257, 25_700, 65_535]], np.uint16)
+    content = encoded(Image.fromarray(values), kind)
+    assert pixels(content)[0, :, 0].tolist() == [0, 0, 1, 1, 100, 255]
+
+
+def test_grey_of_32_bits_is_scaled_or_refused():
+    content = encoded(Image.fromarray(np.array([[0, 65_535, 25_700]], np.int32)), "TIFF")
+    assert pixels(content)[0, :, 2].tolist() == [0, 255, 100]
+    for value in (70_000, -1):
+        with pytest.raises(BadImage, match=rf"its pixels are from .*{value}.*, beyond 16 bits"):
+            pixels(encoded(Image.fromarray(np.array([[5, value]], np.int32)), "TIFF"))
+
+
+def test_floating_pixels_are_refused():
+    with pytest.raises(BadImage, match="floating-point"):
+        pixels(encoded(Image.new("F", (4, 4), 0.5), "TIFF"))
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png(width: int, height: int, depth: int, colour: int, rows: bytes) -> bytes:
+    header = struct.pack(">2I5B", width, height, depth, colour, 0, 0, 0)
+    data = chunk(b"IDAT", zlib.compress(rows))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + data + chunk(b"IEND", b"")
+
+
+def test_colour_of_16_bits():
+    row = b"\0" + np.array([[65_535, 25_700, 0], [0, 257, 51_400]], ">u2").tobytes()
+    assert pixels(png(2, 1, 16, 2, row)).tolist() == [[[255, 100, 0], [0, 1, 200]]]
+
+
+def test_what_is_transparent_shows_the_mean_colour():
+    layer = np.zeros((1, 3, 4), np.uint8)
+    layer[0, :, 0], layer[0, :, 3] = 224, [0, 255, 128]
+    clear, full, half = pixels(encoded(Image.fromarray(layer)))[0].tolist()
+    assert (clear, full) == ([*MEAN_COLOUR], [224, 0, 0])
+    assert np.abs(np.array(half) - [174, 58, 52]).max() <= 1
+    grey = Image.merge("LA", [Image.new("L", (2, 1), 9), Image.new("L", (2, 1), 0)])
+    assert pixels(encoded(grey))[0, 0].tolist() == [*MEAN_COLOUR]
+
+
+def test_palettes():
+    image = Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putpixel((1, 0), 1)
+    assert pixels(encoded(image))[0].tolist() == [[10, 20, 30], [40, 50, 60]]
+    for transparency in (1, bytes([255, 0])):
+        assert pixels(encoded(image, transparency=transparency))[0].tolist() == [[10, 20, 30], [*MEAN_COLOUR]]
+    assert pixels(encoded(image, "GIF", transparency=0))[0].tolist() == [[*MEAN_COLOUR], [40, 50, 60]]
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_an_animation_shows_its_first_frame(kind):
+    red, blue = Image.new("RGB", (16, 16), (250, 0, 0)), Image.new("RGB", (16, 16), (0, 0, 250))
+    content = encoded(red, kind, save_all=True, append_images=[blue], duration=50)
+    assert np.abs(pixels(content) - [250, 0, 0]).max() <= 6
+
+
+def test_the_first_of_several_pictures_in_a_jpeg():
+    content = encoded(scene(), "MPO", save_all=True, append_images=[Image.new("RGB", (40, 30))])
+    assert np.abs(pixels(content) - np.asarray(scene())).max() <= 24
+
+
+# ---- orientation, drafts and sizes -----------------------------------------------------------------
+
+
+LYING = {  # how the upright picture was stored
+    1: lambda x: x,
+    2: lambda x: x[:, ::-1],
+    3: lambda x: x[::-1, ::-1],
+    4: lambda x: x[::-1],
+    5: lambda x: x.transpose(1, 0, 2),
+    6: lambda x: np.rot90(x, 1),
+    7: lambda x: x[::-1, ::-1].transpose(1, 0, 2),
+    8: lambda x: np.rot90(x, -1),
+}
+
+
+@pytest.mark.parametrize("orientation", LYING)
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
+def test_pictures_stand_upright(kind, orientation):
+    stored = Image.fromarray(np.ascontiguousarray(LYING[orientation](np.asarray(scene()))))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    got = pixels(encoded(stored, kind, exif=exif))
+    assert got.shape == (30, 40, 3)
+    assert np.abs(got - np.asarray(scene())).max() <= (24 if kind in ("JPEG", "WEBP") else 0)
+
+
+def test_damaged_exif_spoils_nothing():
+    assert pixels(encoded(scene(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")).shape == (30, 40, 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "draft"), [((800, 401), (400, 201)), ((399, 800), (399, 800)), ((1600, 803), (400, 201))]
+)
+def test_a_draft_is_smaller_but_never_too_small(size, draft):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    whole = scene(*size)
+    assert decode(encoded(whole, "JPEG"), name="x", short=200).size == draft
+    assert decode(encoded(whole, "JPEG", exif=exif), name="x", short=200).size == draft[::-1]
+    assert decode(encoded(whole, "JPEG"), name="x").size == size
+    assert decode(encoded(whole, "PNG"), name="x", short=200).size == size
+
+
+def bomb(width: int, height: int) -> bytes:
+    return png(width, height, 1, 0, b"")
+
+
+def test_too_many_pixels_are_refused_by_the_header(monkeypatch):
+    for sizes in ((10_001, 10_000), (20_000, 20_000), (2**31 - 1, 2**31 - 1)):
+        with pytest.raises(BadImage, match="pixels"):
+            decode(bomb(*sizes), name="bomb")
+    with pytest.raises(BadImage, match=rf"it has 10001 x 10000 pixels, more than {MAX_PIXELS} together"):
+        decode(bomb(10_001, 10_000), name="bomb")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # others may have switched Pillow's own limit off
+    with pytest.raises(BadImage, match=r"it has 20000 x 20000 pixels"):
+        decode(bomb(20_000, 20_000), name="bomb")
+    with pytest.raises(BadImage) as caught:  # as many are allowed: here the pixels are missing
+        decode(bomb(10_000, 10_000), name="allowed")
+    assert "pixels" not in str(caught.value)
+
+
+def test_pillows_lower_limit_gives_no_warning(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    assert pixels(encoded(scene())).shape == (30, 40, 3)  # 1200 pixels; pytest makes a warning an error
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(BadImage, match="exceeds limit"):
+        pixels(encoded(scene()))
+
+
+def test_thin_pictures_work():
+    for size in ((1, 1), (1, 5000), (5000, 1)):
+        assert decode(encoded(Image.new("L", size, 9)), name="x", short=256).size == size
+
+
+# ---- class folders ---------------------------------------------------------------------------------
+
+
+def fill(root, *paths):
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+    return root
+
+
+def test_names_are_a_sequence():
+    texts = ["a", "", "größe.jpg", os.fsdecode(b"\xff.jpg"), "a"]
+    names = Names(texts)
+    assert [*names] == texts == [names[i] for i in range(5)]
+    assert (len(names), names[-3], names[1:3]) == (5, "größe.jpg", ["", "größe.jpg"])
+    with pytest.raises(IndexError):
+        names[5]
+    assert [*Names([])] == []
+
+
+def test_a_folder_is_listed_in_order(tmp_path):
+    fill(tmp_path, "dog/b.JPG", "cat/2.png", "cat/deep/er/1.jpeg", "Cat/1.gif", "dog/a.webp")
+    fill(
+        tmp_path, "dog/Thumbs.db", "dog/.hidden.jpg", "cat/notes.txt", "README", "loose.jpg", ".git/x/1.jpg", "cat/jpg"
+    )
+    listing = list_images(tmp_path)
+    assert listing.classes == ["Cat", "cat", "dog"]
+    assert [*listing.files] == ["Cat/1.gif", "cat/2.png", "cat/deep/er/1.jpeg", "dog/a.webp", "dog/b.JPG"]
+    assert listing.labels.tolist() == [0, 1, 1, 2, 2]
+    assert listing.labels.dtype == torch.int64
+    expected = [".git", "README", "cat/jpg", "cat/notes.txt", "dog/.hidden.jpg", "dog/Thumbs.db", "loose.jpg"]
+    assert (listing.ignored, listing.missing) == (sorted(expected), [])
+
+
+def test_labels_of_others_come_from_the_training_classes(tmp_path):
+    fill(tmp_path, "dog/1.jpg", "cat/1.jpg")
+    (tmp_path / "empty").mkdir()
+    listing = list_images(tmp_path, classes=["zebra", "dog", "ant", "cat", "empty"])
+    assert dict(zip(listing.files, listing.labels.tolist(), strict=True)) == {"dog/1.jpg": 1, "cat/1.jpg": 3}
+    assert (listing.missing, len(listing.classes)) == (["zebra", "ant", "empty"], 5)
+    with pytest.raises(ValueError, match=r"holds dog, empty, not among the 2 classes of the training pictures"):
+        list_images(tmp_path, classes=["cat", "Dog"])
+
+
+def test_what_is_no_folder_of_classes_says_what_is_expected(tmp_path):
+    layout = r"expected are .*DIR/train/CLASS/\*.jpg and DIR/val/CLASS/\*.jpg"
+    with pytest.raises(ValueError, match=rf"nowhere is no folder; {layout}"):
+        list_images(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=rf"holds no class folder; {layout}"):
+        list_images(fill(tmp_path, "1.jpg"))
+    with pytest.raises(ValueError, match=rf"holds no picture .* in its 1 folders; {layout}"):
+        list_images(fill(tmp_path, "cat/1.txt"))
+    with pytest.raises(ValueError, match=r"holds no picture in cat: a class needs some"):
+        list_images(fill(tmp_path, "dog/1.jpg"))
+    with pytest.raises(ValueError, match=r"holds train/ but no val/"):
+        split(fill(tmp_path, "train/cat/1.jpg"))
+
+
+def test_links_are_followed_and_loops_end(tmp_path):
+    fill(tmp_path / "data", "cat/1.jpg", "dog/1.jpg")
+    fill(tmp_path / "more", "2.jpg")
+    root = tmp_path / "data"
+    (root / "cat/more").symlink_to(tmp_path / "more")
+    (root / "cat/again").symlink_to(root / "cat")
+    (root / "cat/dog").symlink_to(root / "dog")
+    (root / "dog/cat").symlink_to(root / "cat")
+    (root / "dog/gone.jpg").symlink_to(root / "nowhere")
+    os.mkfifo(root / "dog/pipe.jpg")
+    listing = list_images(root)
+    assert {"cat/1.jpg", "cat/more/2.jpg", "dog/1.jpg"} <= {*listing.files}
+    assert len(listing) == 6  # each class has all three: the links say so
+    assert {"cat/again", "dog/gone.jpg", "dog/pipe.jpg"} <= {*listing.ignored}
+
+
+def test_no_file_costs_a_call_of_stat(tmp_path, monkeypatch):
+    fill(tmp_path, *(f"cat/{number}.jpg" for number in range(50)))
+    calls = []
+    monkeypatch.setattr(folders.os, "stat", lambda path, real=os.stat: calls.append(path) or real(path))
+    list_images(tmp_path)
+    assert len(calls) <= 2
+
+
+def test_split_takes_train_and_val(tmp_path):
+    train, val = split(fill(tmp_path, "train/b/1.jpg", "train/a/1.jpg", "val/b/9.jpg", "other/c/1.jpg"))
+    assert (train.classes, [*train.files]) == (["a", "b"], ["a/1.jpg", "b/1.jpg"])
+    assert (val.classes, [*val.files], val.labels.tolist(), val.missing) == (["a", "b"], ["b/9.jpg"], [1], ["a"])
+
+
+def test_a_division_is_stable_and_leaves_no_class_out(tmp_path):
+    fill(
+        tmp_path, *(f"{name}/{number}.jpg" for name in "ab" for number in range(200)), *(f"c/{n}.jpg" for n in range(4))
+    )
+    train, val = split(tmp_path)
+    assert sorted([*train.files, *val.files]) == [*list_images(tmp_path).files]
+    assert 0.14 < len(val) / 404 < 0.26
+    assert torch.bincount(val.labels)[2] >= 1
+    assert torch.bincount(train.labels)[2] >= 2
+    assert all(name[0] == "abc"[label] for name, label in zip(val.files, val.labels.tolist(), strict=True))
+    fit, validation = held_out(train, "fit"), held_out(train, "validation")
+    assert 0.12 < len(validation) / len(train) < 0.28  # drawn anew, not by the same chance
+    assert sorted([*fit.files, *validation.files]) == [*train.files]
+    (tmp_path / "a/5.jpg").unlink()
+    fill(tmp_path, "a/new.jpg")
+    moved = {*split(tmp_path)[1].files} ^ {*val.files}
+    assert moved <= {"a/5.jpg", "a/new.jpg"}
+
+
+def test_a_single_picture_cannot_be_divided(tmp_path):
+    fill(tmp_path, "a/1.jpg", "a/2.jpg", "b/1.jpg")
+    with pytest.raises(ValueError, match="the class b has a single picture"):
+        split(tmp_path)
+    with pytest.raises(ValueError, match=r"part \('test'\) must be fit or validation"):
+        held_out(list_images(tmp_path), "test")

@@ -32,7 +32,7 @@ def test_every_network_learns_in_either_layout(name):
             assert parameter.grad.abs().sum() > 0, parameter_name
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter -= 0.01 * parameter.grad
+            parameter -= 0.001 * parameter.grad
         logits = model(x)
         assert F.cross_entropy(logits, labels) < first
         last = model.to(memory_format=torch.channels_last)(x.contiguous(memory_format=torch.channels_last))

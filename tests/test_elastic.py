@@ -42,8 +42,8 @@ def start(data: Path, out: Path, *, restarts: int) -> subprocess.Popen:
     command += ["--data", str(data), "--setting", "smoke", "--rows", "pr_cnn", "--columns", "Ori", "R"]
     command += ["--change", *CHANGES, "--save-every", "0", "--accumulate", "2", "--workers", "1", "--threads", "1"]
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    log = (out.parent / f"{out.name}.log").open("w")
-    return subprocess.Popen([*command, "--out", str(out)], stdout=log, stderr=log, env=environment)
+    with (out.parent / f"{out.name}.log").open("w") as log:
+        return subprocess.Popen([*command, "--out", str(out)], stdout=log, stderr=log, env=environment)
 
 
 def ended(process: subprocess.Popen, out: Path) -> tuple[dict, dict, list[dict]]:

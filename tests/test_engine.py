@@ -1105,14 +1105,13 @@ def in_parts(world, accumulate):
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     model, exchanges = network(), []
-    wrapped = engine.DistributedDataParallel
 
-    def watched(*args, **options):
-        network = wrapped(*args, **options)
-        network.register_comm_hook(None, lambda state, bucket: _counted(exchanges, bucket))
-        return network
+    class Watched(engine.DistributedDataParallel):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.register_comm_hook(None, lambda state, bucket: _counted(exchanges, bucket))
 
-    engine.DistributedDataParallel = watched
+    engine.DistributedDataParallel = Watched
     train(model, digits(), Training(steps=6, batch=15), world=world, accumulate=accumulate)
     return {name: value.tolist() for name, value in model.state_dict().items()}, len(exchanges)
 
@@ -1303,10 +1302,8 @@ def test_processes_that_start_again_meet_anew():
     old = {}
     names = ["hello 1", "hello 2", "agreed 1", "agreed 2", "heard"]
     for attempt in range(3):
-        rounds, late = {}, attempt % 3
-        threads = [
-            threading.Thread(target=lambda r=r: rounds.update({r: _meets(store, r, late == r)})) for r in range(3)
-        ]
+        rounds = {}
+        threads = [threading.Thread(target=_meets, args=(store, rank, rank == attempt, rounds)) for rank in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -1318,9 +1315,9 @@ def test_processes_that_start_again_meet_anew():
     assert len({tuple(said) for said in old.values()}) == 3
 
 
-def _meets(store, rank, late):
+def _meets(store, rank, late, rounds):
     time.sleep(0.3 * late)
-    return distributed._round(store, rank, 3)
+    rounds[rank] = distributed._round(store, rank, 3)
 
 
 def test_a_process_that_nobody_meets_says_so():

@@ -40,8 +40,8 @@ def run(
     Args:
         recipe: the table or figure: table1, ablations, table2 (ImageNet), table2_grocery (any photographs in class
             folders), table2_cifar10.
-        setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download); table2_grocery
-            also has wide (fc6 and fc7 of 4096).
+        setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download); wide is
+            table2_grocery with fc6 and fc7 of 4096.
         rows: the networks; all those of the setting by default.
         columns: the data sets; all by default.
         seeds: by default those of the setting.

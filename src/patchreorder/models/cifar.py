@@ -2,7 +2,7 @@
 
 Five convolutions (5x5, then 3x3) of 32, 64, 96, 96 and 64 filters with 2x2 pools behind the first, second and fifth, so
 that the last three see maps of 8x8; two connected layers of 256, and ten classes: 545,482 parameters, 20 million
-multiply-adds an image. Normalised inside, as AlexNet. Of the others
+multiply-adds an image. Normalised inside, as AlexNet; first weights after He et al. Of the others
 
 - PR has the same parameters: reordering has none.
 - ST adds a localisation network of 13,286 (2.4 %).
@@ -121,6 +121,11 @@ def _network(
         "drop7": nn.Dropout(dropout),
         "fc8": nn.Linear(width, CLASSES),
     }
+    for layer in parts.values():  # torch's own first weights are small: without He's the network learns much later
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
     before: dict[str, nn.Module] = {"normalise": Normalise()}
     if transform is not None:  # after the rest, that the same seed gives the same CNN behind it
         before["transformer"] = SpatialTransformer(Localisation(3, SIZE), transform=transform)

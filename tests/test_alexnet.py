@@ -336,3 +336,19 @@ def test_mistakes_are_named():
         create_model("alexnet_gap", depth=3)
     with pytest.raises(ValueError, match=r"place \('conv1'\) must be one of conv5, pool5"):
         create_model("alexnet_pr", place="conv1")
+
+
+@pytest.mark.parametrize("variant", ["caffe", "torchvision"])
+@pytest.mark.parametrize("options", [{"place": "conv5"}, {"place": "pool5", "grid": "pixels", "levels": 1}])
+def test_a_front_is_cut_behind_its_last_convolution(variant, options):
+    front = alexnet.split(create_model("alexnet_pr", variant=variant, width=8, classes=5, **options).eval())[0]
+    trunk, tail = alexnet.cut(front)
+    images = torch.rand(2, 3, 224, 224)
+    maps = trunk(images)
+    assert maps.shape == (2, 256, 13, 13)
+    assert bool((maps < 0).any())  # before ReLU
+    assert torch.equal(tail(maps), front(images))
+    plain = alexnet.split(create_model("alexnet", variant=variant, width=8, classes=5).eval())[0]
+    plain.load_state_dict(front.state_dict())
+    assert torch.equal(alexnet.cut(plain)[0](images), maps)
+    assert not torch.equal(alexnet.cut(plain)[1](maps), tail(maps))

@@ -244,6 +244,19 @@ def split(model: nn.Module) -> tuple[nn.Sequential, nn.Module]:
     return nn.Sequential(parts), classifier
 
 
+def cut(front: nn.Module) -> tuple[nn.Sequential, nn.Sequential]:
+    """A front (see `split`) in two: up to the fifth convolution, and what comes behind it, reordering included."""
+    before: OrderedDict[str, nn.Module] = OrderedDict()
+    behind: OrderedDict[str, nn.Module] = OrderedDict()
+    reached = False
+    for name, part in front.named_children():
+        pieces = part.named_children() if name == "features" else [("", part)]
+        for number, piece in pieces:
+            (behind if reached else before)[f"{name}{number}"] = piece
+            reached |= name == "features" and number in ("10", "conv5")
+    return nn.Sequential(before), nn.Sequential(behind)
+
+
 def load_convolutions(model: nn.Module, tensors: Mapping[str, Tensor], *, connected: bool = False) -> list[str]:
     """Copy the convolutions of a dict with torchvision's names into a model of that variant.
 

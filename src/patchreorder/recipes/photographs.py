@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from patchreorder.data import datasets, photos, weights
@@ -25,7 +25,9 @@ from .classification import Measure, Task
 from .spec import Column, Job, Row
 
 CURVES: Mapping[str, Mapping[str, Any]] = {"training loss": {"x": "epoch", "y": "training loss", "log": True}}
-CHUNK = 512  # images whose features are computed and kept together
+CHUNK = 512  # images whose features are kept together
+BATCH = 32  # images that are computed together
+OWN_TRUNK = ("alexnet_si", "alexnet_blur")  # rows that differ from AlexNet before the fifth convolution's answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,52 +132,87 @@ class Features:
     @classmethod
     def of(cls, job: Job, images: Photos, *, copies: int) -> Features:
         """The features of the job's network, computed now or read from the output folder, where they are kept."""
-        front = alexnet.split(network(job))[0].to(job.world.device).eval()
-        known = {
-            "model": job.row.model,
-            "options": dict(job.row.options),
-            "weights": _fingerprint(job.means.weights) if _trained(job) else "",
+        of_images = {
+            "weights": _fingerprint(job.means.weights) if _trained(job) else job.cell.seed,
             "images": _identity(images),
             "view": images.view,
             "seed": images.seed if VIEWS[images.view].numbers else 0,  # where nothing is drawn all seeds share them
         }
-        folder = job.out / "features" / digest(known)
-        title = f"{job.row.title}: features of {len(images)} images ({images.view})"
-        show = job.screen.count(title, copies * len(images))
-        parts = [
-            [_chunk(folder, front, images, copy, start, job, show) for start in range(0, len(images), CHUNK)]
-            for copy in range(copies)
-        ]
-        return cls(torch.stack([torch.cat(part) for part in parts]), images.labels)
+        folder = job.out / "features" / digest({"model": job.row.model, "options": dict(job.row.options)} | of_images)
+        show = job.screen.count(f"{job.row.title}: features ({images.view})", copies * len(images))
+        chunks = [(copy, start) for copy in range(copies) for start in range(0, len(images), CHUNK)]
+        found = {}
+        for chunk in chunks:
+            kept = _read(_file(folder, chunk), min(CHUNK, len(images) - chunk[1]))
+            if kept is not None:
+                found[chunk] = kept
+                show(len(kept))
+        missing = [chunk for chunk in chunks if chunk not in found]
+        trunk, tail = alexnet.cut(alexnet.split(network(job))[0].to(job.world.device).eval())
+        known = digest([of_images, job.row.model if job.row.model in OWN_TRUNK else ""])
+        for chunk, maps in _maps(trunk, images, missing, known, job):
+            with torch.inference_mode():
+                found[chunk] = torch.cat([tail(part.to(job.world.device)).cpu() for part in maps.split(BATCH)])
+            checkpoint.write(_file(folder, chunk), {"features": found[chunk]}, {"chunk": chunk})
+            show(len(maps))
+        each = [torch.cat([found[chunk] for chunk in chunks if chunk[0] == copy]) for copy in range(copies)]
+        return cls(torch.stack(each), images.labels)
 
 
-def _chunk(folder: Path, front: nn.Module, images: Photos, copy: int, start: int, job: Job, show: Any) -> Tensor:
-    """The features of the images from `start` on; a file that is cut or damaged is made again."""
-    file = folder / f"{copy}.{start}.safetensors"
-    indices = torch.arange(start, min(start + CHUNK, len(images)))
-    if file.is_file():
-        try:
-            kept = checkpoint.read(file)[0]["features"]
-            if len(kept) == len(indices):
-                show(len(indices))
-                return kept
-        except (ValueError, SafetensorError, KeyError):
-            pass
-    found = []
-    parts = [(part, copy) for part in indices.split(32)]
+def _file(folder: Path, chunk: tuple[int, int]) -> Path:
+    return folder / f"{chunk[0]}.{chunk[1]}.safetensors"
+
+
+def _read(file: Path, count: int) -> Tensor | None:
+    """Features that were kept; what is cut or damaged is made again."""
+    try:
+        kept = checkpoint.read(file)[0]["features"] if file.is_file() else None
+    except (ValueError, KeyError):
+        return None
+    return kept if kept is not None and len(kept) == count else None
+
+
+# What the fifth convolution says, which the rows that differ only behind it share: computed once for all of them where
+# there is room, and gone with the process.
+_MAPS: OrderedDict[tuple[str, tuple[int, int]], Tensor] = OrderedDict()
+ROOM = 2 << 30  # bytes
+
+
+def _maps(
+    trunk: nn.Module, images: Photos, chunks: Sequence[tuple[int, int]], known: str, job: Job
+) -> Iterator[tuple[tuple[int, int], Tensor]]:
+    """The fifth convolution's answer for every chunk of images."""
+    parts = {
+        (copy, start): torch.arange(start, min(start + CHUNK, len(images))).split(BATCH)
+        for copy, start in chunks
+        if (known, (copy, start)) not in _MAPS
+    }
+    batches = stream(images, [(part, copy) for (copy, _), own in parts.items() for part in own], workers=images.workers)
+    for chunk in chunks:
+        maps = _MAPS.get((known, chunk))
+        if maps is None and chunk not in parts:  # forgotten since: another chunk needed the room
+            again = [
+                (part, chunk[0]) for part in torch.arange(chunk[1], min(chunk[1] + CHUNK, len(images))).split(BATCH)
+            ]
+            maps = _run(trunk, stream(images, again, workers=0), len(again), job)
+        elif maps is None:
+            maps = _run(trunk, batches, len(parts[chunk]), job)
+        _MAPS[known, chunk] = maps
+        while sum(kept.nbytes for kept in _MAPS.values()) > ROOM:
+            _MAPS.popitem(last=False)
+        yield chunk, maps
+
+
+def _run(trunk: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], count: int, job: Job) -> Tensor:
     with torch.inference_mode():
-        for (_, _), (batch, _) in zip(parts, stream(images, parts, workers=images.workers), strict=True):
-            found.append(front(model_input(batch, job.world.device)).cpu())
-            show(len(batch))
-    features = torch.cat(found)
-    checkpoint.write(file, {"features": features}, {"start": start, "copy": copy})
-    return features
+        return torch.cat([trunk(model_input(next(batches)[0], job.world.device)).cpu() for _ in range(count)])
 
 
 def training_photos(job: Job) -> Photos:
     """Images to train on; what was drawn for them does not come again in the test: the seeds are apart."""
     part = "train" if job.cell.split == "test" else "fit"
-    return _open(job, part, job.plan.view, job.cell.seed + 1, job.plan.images)
+    seed = 1 if job.plan.frozen else job.cell.seed + 1  # kept features serve all seeds
+    return _open(job, part, job.plan.view, seed, job.plan.images)
 
 
 def test_photos(job: Job) -> Photos:
@@ -259,7 +296,9 @@ def network(job: Job) -> nn.Module:
     """The row's network for the classes of the images, with ImageNet-trained convolutions if the plan says so."""
     plan: Plan = job.plan
     options = {**plan.options, **job.row.options}
-    model = create_model(job.row.model, dataset="imagenet", classes=len(classes(job)), **options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(job.cell.seed)  # the same weights whenever it is made
+        model = create_model(job.row.model, dataset="imagenet", classes=len(classes(job)), **options)
     if plan.frozen:
         if _trained(job):
             alexnet.load_convolutions(model, _convolutions(job.means.weights))

@@ -79,7 +79,7 @@ def _plan(row: str, training: Training, *, warm: Training, width: int) -> Plan:
     return Plan(training=training, view=view, copies=copies, frozen=True, options=options, note=note)
 
 
-EPOCHS = 30
+EPOCHS = 20
 
 
 def _short(row: str, column: str, width: int = 512) -> Plan:

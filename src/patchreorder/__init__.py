@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .functional import patch_reorder as patch_reorder
     from .functional import undo_reorder as undo_reorder
     from .models import create_model as create_model
+    from .models.saved import load_classifier as load_classifier
     from .module import PatchReorder as PatchReorder
     from .surgery import insert_after as insert_after
     from .surgery import remove_after as remove_after
@@ -19,9 +20,19 @@ _HOMES = {
     "advise": "advice",
     "create_model": "models",
     "insert_after": "surgery",
+    "load_classifier": "models.saved",
     "remove_after": "surgery",
 }
-__all__ = ["PatchReorder", "advise", "create_model", "insert_after", "patch_reorder", "remove_after", "undo_reorder"]
+__all__ = [
+    "PatchReorder",
+    "advise",
+    "create_model",
+    "insert_after",
+    "load_classifier",
+    "patch_reorder",
+    "remove_after",
+    "undo_reorder",
+]
 __version__ = "0.1.0"
 
 

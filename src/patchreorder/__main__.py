@@ -18,6 +18,8 @@ from patchreorder import __version__
 COMMANDS = {
     "info": "Say what is installed here and which form of the operator answers.",
     "run": "Train and measure the cells of a table; a finished cell is never trained again.",
+    "fit": "Train a classifier on folders of photographs, and compare it with the same network without reordering.",
+    "predict": "Name what is on images, with a classifier that `patchreorder fit` made.",
     "report": "Print the tables of a folder of results and write them, with curves and mistakes, as one HTML page.",
     "shard": "Check the pictures of class folders and write them into shards, which are read faster than many files.",
     "demo": "Sort the feature maps of a drawn key, turned and shifted: pictures and numbers, no data needed.",

@@ -18,14 +18,14 @@ def fit(
     weights: Path | None = None,
     reorder: str = "pool5:grid=pixels",
     width: int = 512,
-    epochs: float = 30.0,
+    epochs: float = 20.0,
     lr: float = 0.02,
     seeds: int = 3,
     out: Path | None = None,
     threads: int = 0,
     workers: int | None = None,
 ) -> None:
-    """Train a classifier on class folders of photographs, and compare it with the same network without reordering.
+    """Train a classifier on folders of photographs, and compare it with the same network without reordering.
 
     The convolutions are those of AlexNet trained on ImageNet and stay as they are; the layers after them are trained on
     the photographs as they are. Both networks are then tested on other photographs as they are, turned and shifted.
@@ -60,7 +60,7 @@ def fit(
     from patchreorder.recipes import fit as recipes
     from patchreorder.recipes import spec
 
-    chosen = recipes.recipe(model=model, reorder=reorder, width=width, epochs=epochs, lr=lr, seeds=seeds)
+    chosen = recipes.recipe(data, model=model, reorder=reorder, width=width, epochs=epochs, lr=lr, seeds=seeds)
     keep_freed_memory()
     if threads:
         torch.set_num_threads(threads)

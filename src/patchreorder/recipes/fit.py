@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from patchreorder.data.photos import Photos
 from patchreorder.engine import checkpoint
 from patchreorder.engine.train import Training
 from patchreorder.models import saved
+from patchreorder.module import PatchReorder
 
 from . import photographs, table2
 from .classification import changed
@@ -17,7 +21,7 @@ from .photographs import CURVES, Plan, identify, measure_frozen
 from .spec import Job, Recipe, Row, Setting
 
 MODELS = ("alexnet",)
-PLACES = ("conv5", "pool5")
+PLACES = {"conv5": 13, "pool5": 6}  # and the sides of their maps
 KINDS: Mapping[str, tuple[type, ...]] = {
     "grid": (int, str),
     "levels": (int,),
@@ -43,16 +47,21 @@ def reordering(text: str) -> dict[str, Any]:
             known = json.loads(value)
         except ValueError:
             known = value
-        if name not in KINDS or type(known) not in KINDS[name]:
+        if name not in KINDS or type(known) not in KINDS[name] or known == "":
             raise ValueError(
                 f"reorder ({text!r}): {part!r} must be one of grid=NUMBER|pixels, levels=NUMBER, energy=l1|l2, "
                 "per_channel=true|false, descending=true|false"
             )
         found[name] = known
+    try:
+        side = PLACES[place]
+        PatchReorder(**{name: value for name, value in found.items() if name != "place"})(torch.zeros(1, 1, side, side))
+    except ValueError as error:
+        raise ValueError(f"reorder ({text!r}): {error}") from None
     return found
 
 
-def recipe(*, model: str, reorder: str, width: int, epochs: float, lr: float, seeds: int) -> Recipe:
+def recipe(data: Path, *, model: str, reorder: str, width: int, epochs: float, lr: float, seeds: int) -> Recipe:
     """The table of the two networks; its cells are known by everything that is asked for here."""
     if model not in MODELS:
         raise ValueError(f"model ({model!r}) must be one of {', '.join(MODELS)}")
@@ -70,9 +79,10 @@ def recipe(*, model: str, reorder: str, width: int, epochs: float, lr: float, se
             about=f"the same with reordering at {reorder}",
         ),
     )
-    training = Training(epochs=epochs, batch=64, lr=lr, weight_decay=0.0005)
+    batch = max(1, min(64, len(Photos.open(data, "train", view="Ori")) // 4))
+    training = Training(epochs=epochs, batch=batch, lr=lr, weight_decay=0.0005)
     plan = Plan(training=training, view="Ori", frozen=True, options={"width": width})
-    about = f"fc6 and fc7 of {width}; Nesterov SGD 0.9, batch 64, one cycle up to {lr}, {epochs:g} passes"
+    about = f"fc6 and fc7 of {width}; Nesterov SGD 0.9, batch {batch}, one cycle up to {lr}, {epochs:g} passes"
     return Recipe(
         name="fit",
         title="Your photographs as they are, turned and shifted",

@@ -19,7 +19,7 @@ def fit(
     reorder: str = "pool5:grid=pixels",
     width: int = 512,
     epochs: float = 20.0,
-    lr: float = 0.02,
+    lr: float = 0.005,
     seeds: int = 3,
     out: Path | None = None,
     threads: int = 0,

@@ -4,8 +4,8 @@
 
 Contract: one thread, processor time, synthetic photographs (1/f noise, 500x375, JPEG of about 110 kB, as ImageNet's
 are). Input: files to the 224x224 pictures of each view, eight at a time, against Pillow's bare decode of the same files
-just before and after it. Steps: forward, backward and SGD of AlexNet as Caffe trains it, with reordering against without, each between
-two of the other. Medians and quartiles over all; what misses its limit is printed as such.
+just before and after it. Steps: forward, backward and SGD of AlexNet as Caffe trains it, in other forms against plain,
+each between two plain steps. Medians and quartiles over all; what misses its limit is printed as such.
 """
 
 from __future__ import annotations

@@ -61,11 +61,21 @@ def test_numbers_of_the_operator_page_are_the_demos():
         assert claim in text
 
 
-def test_the_readmes_table_is_that_of_the_committed_rows():
+@pytest.mark.parametrize("name", ["table1", "table2_grocery", "table2_cifar10"])
+def test_the_readmes_table_is_that_of_the_committed_rows(name):
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    (recipe,) = (recipe for recipe in load(DOCS.parent / "results") if recipe.name == "table1")
+    (recipe,) = (recipe for recipe in load(DOCS.parent / "results") if recipe.name == name)
     assert not recipe.problems
     rows = tables.markdown([recipe]).split("\n\n")[1].splitlines()
-    assert rows[0].startswith("| model | R | paper")
-    shown = readme.split("<!-- table1:")[1].split("-->")[1].split("<!-- end")[0].strip().splitlines()
+    assert rows[0].startswith("| model |")
+    shown = readme.split(f"<!-- {name}:")[1].split("-->")[1].split("<!-- end")[0].strip().splitlines()
     assert shown == rows, "run `patchreorder report results --markdown` and copy its first table"
+
+
+def test_the_trials_in_the_laboratorys_table_are_the_committed_ones():
+    text = (DOCS / "laboratory.md").read_text(encoding="utf-8")
+    (recipe,) = (recipe for recipe in load(DOCS.parent / "results" / "trials") if recipe.name == "table1")
+    found = {(result.row, result.column, result.setting.partition(",lr=")[2]): result.value for result in recipe.results}
+    for row, title in (("cnn", "CNN"), ("pr_cnn", "PR-CNN"), ("pr_cnn_fine", "PR-CNN-fine")):
+        values = [found[row, column, rate] for column in "RT" for rate in ("0.035", "0.07", "0.14")]
+        assert f"| {title} | " + " | ".join(f"{value:.2f}" for value in values) + " |" in text

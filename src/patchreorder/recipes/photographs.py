@@ -103,7 +103,8 @@ class Frozen(Whole):
         return model if _warps(job) else Head(alexnet.split(model)[1])
 
     def parameters(self, job: Job, model: nn.Module) -> int:
-        return sum(parameter.numel() for parameter in network(job).parameters())
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in _new(job).parameters())
 
 
 class Head(nn.Module):
@@ -148,13 +149,14 @@ class Features:
                 found[chunk] = kept
                 show(len(kept))
         missing = [chunk for chunk in chunks if chunk not in found]
-        trunk, tail = alexnet.cut(alexnet.split(network(job))[0].to(job.world.device).eval())
-        known = digest([of_images, job.row.model if job.row.model in OWN_TRUNK else ""])
-        for chunk, maps in _maps(trunk, images, missing, known, job):
-            with torch.inference_mode():
-                found[chunk] = torch.cat([tail(part.to(job.world.device)).cpu() for part in maps.split(BATCH)])
-            checkpoint.write(_file(folder, chunk), {"features": found[chunk]}, {"chunk": chunk})
-            show(len(maps))
+        if missing:
+            trunk, tail = alexnet.cut(alexnet.split(network(job))[0].to(job.world.device).eval())
+            known = digest([of_images, job.row.model if job.row.model in OWN_TRUNK else ""])
+            for chunk, maps in _maps(trunk, images, missing, known, job):
+                with torch.inference_mode():
+                    found[chunk] = torch.cat([tail(part.to(job.world.device)).cpu() for part in maps.split(BATCH)])
+                checkpoint.write(_file(folder, chunk), {"features": found[chunk]}, {"chunk": chunk})
+                show(len(maps))
         each = [torch.cat([found[chunk] for chunk in chunks if chunk[0] == copy]) for copy in range(copies)]
         return cls(torch.stack(each), images.labels)
 
@@ -294,16 +296,19 @@ def identify(data: Path | None, plan: Plan, split: str) -> str:
 
 def network(job: Job) -> nn.Module:
     """The row's network for the classes of the images, with ImageNet-trained convolutions if the plan says so."""
-    plan: Plan = job.plan
-    options = {**plan.options, **job.row.options}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(job.cell.seed)  # the same weights whenever it is made
-        model = create_model(job.row.model, dataset="imagenet", classes=len(classes(job)), **options)
-    if plan.frozen:
+        model = _new(job)
+    if job.plan.frozen:
         if _trained(job):
             alexnet.load_convolutions(model, _convolutions(job.means.weights))
         alexnet.freeze_convolutions(model)
     return model
+
+
+def _new(job: Job) -> nn.Module:
+    options = {**job.plan.options, **job.row.options}
+    return create_model(job.row.model, dataset="imagenet", classes=len(classes(job)), **options)
 
 
 @functools.lru_cache(maxsize=1)

@@ -75,7 +75,9 @@ def test_the_readmes_table_is_that_of_the_committed_rows(name):
 def test_the_trials_in_the_laboratorys_table_are_the_committed_ones():
     text = (DOCS / "laboratory.md").read_text(encoding="utf-8")
     (recipe,) = (recipe for recipe in load(DOCS.parent / "results" / "trials") if recipe.name == "table1")
-    found = {(result.row, result.column, result.setting.partition(",lr=")[2]): result.value for result in recipe.results}
+    found = {
+        (result.row, result.column, result.setting.partition(",lr=")[2]): result.value for result in recipe.results
+    }
     for row, title in (("cnn", "CNN"), ("pr_cnn", "PR-CNN"), ("pr_cnn_fine", "PR-CNN-fine")):
         values = [found[row, column, rate] for column in "RT" for rate in ("0.035", "0.07", "0.14")]
         assert f"| {title} | " + " | ".join(f"{value:.2f}" for value in values) + " |" in text

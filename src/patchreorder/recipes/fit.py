@@ -98,6 +98,7 @@ def recipe(data: Path, *, model: str, reorder: str, width: int, epochs: float, l
         change=changed,
         compare=[("reordered", "plain")],
         curves=CURVES,
+        command=f"patchreorder fit --data DIR --reorder {reorder}",
         trains_once=True,
         identify=identify,
     )

@@ -108,6 +108,7 @@ class Recipe:
         compare: pairs of rows that a paired test compares, the first against the second.
         curves: what the rows' curves are of: axes for each name.
         parameters: the number of parameters of a row's network for a column, if it does not depend on the images.
+        command: what makes the table, if it is not `patchreorder run NAME`.
         trains_once: whether one training serves all columns, which then differ in the test images only.
         identify: what else a cell is known by, of the images in the folder that the user gives.
     """
@@ -126,6 +127,7 @@ class Recipe:
     compare: Sequence[tuple[str, str]] = ()
     curves: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     better: str = "lower"
+    command: str = ""
     trains_once: bool = False
     identify: Callable[[Path | None, Any, str], str] | None = None
 
@@ -137,9 +139,12 @@ class Recipe:
             "about": self.about,
             "metric": self.metric,
             "better": self.better,
-            "command": f"patchreorder run {self.name}",
+            "command": self.command or f"patchreorder run {self.name}",
             "rows": [{"name": row.name, "title": row.title, "about": row.about} for row in self.rows],
-            "columns": [{"name": c.name, "title": c.title, "about": c.about} for c in self.columns],
+            "columns": [
+                {"name": c.name, "title": c.title, "about": c.about} | ({} if c.top == 1 else {"compared": False})
+                for c in self.columns
+            ],
             "paper": self.paper,
             "compare": self.compare,
             "settings": {name: setting.about for name, setting in self.settings.items()},

@@ -159,6 +159,7 @@ RECIPE = Recipe(
     paper=PAPER,
     compare=[(row.name, "cnn") for row in ROWS if row.name != "cnn"] + [("pr_cnn", "st_cnn")],
     curves=CURVES,
+    command="patchreorder run table2 --data IMAGENET",
     trains_once=True,
     identify=identify,
 )

@@ -129,6 +129,7 @@ RECIPE = Recipe(
     change=changed,
     compare=[(row.name, "cnn") for row in ROWS if row.name != "cnn"] + [("pr_cnn_fine", "pr_cnn")],
     curves=CURVES,
+    command="patchreorder run table2_grocery --data DIR",
     trains_once=True,
     identify=identify,
 )

@@ -51,6 +51,7 @@ class Recipe:
     columns: Sequence[Named]
     paper: Mapping[tuple[str, str], float]  # by row and column
     compare: Sequence[tuple[str, str]]  # the first is tested against the second
+    uncompared: frozenset[str]  # columns where they are not: they say nearly the same as others
     settings: Mapping[str, str]
     parameters: Mapping[tuple[str, str], int]
     curves: Sequence[Curve]
@@ -125,6 +126,11 @@ def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> 
             for pair in _list(facts.get("compare"))
             if isinstance(pair, list) and len(pair) == 2 and all(isinstance(row, str) for row in pair)
         ],
+        uncompared=frozenset(
+            _text(item.get("name"))
+            for item in map(_mapping, _list(facts.get("columns")))
+            if item.get("compared") is False
+        ),
         settings={key: _text(value) for key, value in _mapping(facts.get("settings")).items()},
         parameters={key: value for key, value in _cells(facts.get("parameters")).items() if is_count(value)},
         curves=[

@@ -225,6 +225,8 @@ def _mark_best(entries: dict[tuple[str, str], Entry], column: Sequence[tuple[str
 def _pairs(table: Table, a: str, b: str) -> Iterator[Pair]:
     first, second = (next(row for row in table.rows if row.name == name) for name in (a, b))
     for column in table.recipe.columns:
+        if column.name in table.recipe.uncompared:
+            continue
         rows = [table.entry(first, column), table.entry(second, column)]
         lacking = [named.title for named, entry in zip((first, second), rows, strict=True) if not entry.results]
         if lacking:

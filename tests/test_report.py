@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -256,6 +257,33 @@ def test_pairs_are_those_of_the_facts(folder):
     assert "seeds 0, 1, 2" in words
     assert words.endswith("(all seeds).")
     assert "over images alone" in tables.in_words(table.pairs[2])
+
+
+def test_one_training_for_all_columns_is_paid_for_once(tmp_path):
+    rows = [
+        result(column=column, seed=seed, cpu_seconds=600.0)
+        for column, own in (("R", (0,)), ("T", (0, 1)))
+        for seed in own
+    ]
+    table = only_table(write(tmp_path, rows, facts(trains_once=True)))
+    assert [(row, on, cells[0], cells[-1]) for row, on, cells in tables.costs(table)] == [
+        ("CNN", "all", "2", "20 min 00 s")
+    ]
+    assert "20 min 00 s of processor time" in tables.cost_title(table)
+    curves = {"training loss": [[1, 0.5], [2, 0.25]]}
+    drawn = only_table(
+        write(tmp_path / "drawn", [replace(row, curves=curves) for row in rows], facts(trains_once=True))
+    )
+    assert [figure.title for figure in charts.figures(drawn)] == ["Training loss"]
+    apart = only_table(write(tmp_path / "apart", rows, facts()))
+    assert "30 min 00 s of processor time" in tables.cost_title(apart)
+
+
+def test_columns_may_be_left_out_of_comparisons(tmp_path):
+    columns = [facts()["columns"][0], facts()["columns"][1] | {"compared": False}]
+    rows = [result(row=row, column=column) for row in ("cnn", "pr_cnn") for column in "RT"]
+    table = only_table(write(tmp_path, rows, facts(columns=columns, compare=[["pr_cnn", "cnn"]])))
+    assert [pair.column.name for pair in table.pairs] == ["R"]
 
 
 def test_pairs_that_lack_rows_or_budget_say_so(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import UnionType
@@ -61,6 +61,10 @@ class Task:
         """The test images as pictures."""
         return self.test_set(job)
 
+    def names(self, job: Job) -> Sequence[str | int]:
+        """What the classes are called; numbers by default."""
+        return range(1_000_000)
+
     def fetch(self, job: Job) -> None:
         """Get what must be fetched, or found out about the images; done by one process before all others."""
 
@@ -97,7 +101,8 @@ class Measure:
         if job.world.leads:
             _write_tiles(job.out / "pictures" / f"{cell.folder}.png", task.shown(job), wrong[:TILES])
         curves = {"training loss": trained.done.curve} | task.curves(job, trained.model, test_set)
-        shown = zip(wrong[:TILES].tolist(), answers[:TILES].tolist(), strict=True)
+        shown = zip(wrong[:TILES].tolist(), labels[wrong[:TILES]].tolist(), answers[:TILES].tolist(), strict=True)
+        names = task.names(job)
         share = 100 * len(wrong) / len(labels)
         return Result(
             **cell._asdict(),
@@ -122,7 +127,9 @@ class Measure:
                 "processes": job.world.size,
                 "resumed": trained.done.resumed,
                 "note": plan.note,
-                "mistakes": [{"index": i, "label": int(labels[i]), "answer": a} for i, a in shown],
+                "mistakes": [
+                    {"index": index, "label": names[own], "answer": names[said]} for index, own, said in shown
+                ],
             },
             **provenance(),
         )

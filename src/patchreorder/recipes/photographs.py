@@ -76,6 +76,9 @@ class Whole(Task):
     def model(self, job: Job) -> nn.Module:
         return network(job)
 
+    def names(self, job: Job) -> Sequence[str | int]:
+        return classes(job)
+
 
 class Frozen(Whole):
     """Classifiers on ImageNet-trained convolutions that stay as they are: what those say is computed once and kept.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from patchreorder.models import count_parameters, create_model
 from .classification import Measure, Task
 from .spec import Column, Job, Row
 
+NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 ANGLES = range(-90, 91, 15)
 SHIFTS = range(-8, 9, 2)  # pixels to the right
 CURVES: Mapping[str, Mapping[str, Any]] = {
@@ -57,6 +58,9 @@ class _Task(Task):
 
     def model(self, job: Job) -> nn.Module:
         return create_model(job.row.model, dataset="cifar10", **job.row.options)
+
+    def names(self, job: Job) -> Sequence[str | int]:
+        return NAMES
 
     def curves(self, job: Job, model: nn.Module, test_set: Dataset) -> dict[str, list[list[float]]]:
         if job.column.dataset != "cifar10":  # they are of the upright pictures, whatever the column

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from patchreorder.report import tables
@@ -113,9 +113,14 @@ def _ticks(low: float, high: float, *, degrees: bool) -> list[float]:
 
 
 def figures(table: Table) -> list[Figure]:
-    """One figure for every curve and column that any row has."""
-    drawn = (_figure(table, curve, column.name) for curve in table.recipe.curves for column in table.recipe.columns)
-    return [figure for figure in drawn if figure]
+    """One figure for every curve and column that any row has; if one training serves all columns, for every curve."""
+    found = []
+    for curve in table.recipe.curves:
+        drawn = [figure for column in table.recipe.columns if (figure := _figure(table, curve, column.name))]
+        if drawn and table.recipe.trains_once:
+            drawn = [replace(drawn[0], title=drawn[0].title.rpartition(",")[0])]
+        found += drawn
+    return found
 
 
 def _figure(table: Table, curve: Curve, column: str) -> Figure | None:

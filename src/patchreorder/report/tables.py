@@ -114,7 +114,7 @@ class Table:
         """The command that makes this table."""
         base, _, change = self.setting.partition(",")
         command = self.recipe.command
-        command += f" --setting {base}" if base != "short" else ""
+        command += f" --setting {base}" if base != "short" and list(self.recipe.settings) != [base] else ""
         command += f" --split {self.split}" if self.split != "test" else ""
         command += f" --change {change.replace(',', ' ')}" if change else ""
         return command if self.recipe.command else ""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from patchreorder.data import datasets, photos, weights
 from patchreorder.data.loader import stream
 from patchreorder.data.photos import VIEWS, Photos
+from patchreorder.data.shards import Shards
 from patchreorder.engine import checkpoint
 from patchreorder.engine.train import Dataset, Training, model_input
 from patchreorder.models import alexnet, create_model
@@ -275,6 +276,8 @@ def _identity(images: Photos) -> str:
     """Which images these are, by their names and labels."""
     names = hashlib.sha256("\0".join([*images.classes, "", *images.names]).encode("utf-8", "surrogateescape"))
     names.update(images.labels.numpy().tobytes())
+    if isinstance(images.source, Shards):  # the same images, but read in another order
+        names.update(b"shards")
     return names.hexdigest()
 
 

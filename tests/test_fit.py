@@ -30,6 +30,7 @@ def _as_if_new(monkeypatch):
     photographs._MAPS.clear()
     photographs._CHECKED.clear()
     photographs._listed.cache_clear()
+    photographs._TOLD.clear()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -150,6 +151,32 @@ def test_a_class_of_which_nothing_can_be_read_is_an_error(tmp_path, weights, dat
         path.write_bytes(b"")
     assert main(arguments(tmp_path / "data", weights, tmp_path / "out")) == 2
     assert "no image of the class class-0001 can be read" in capsys.readouterr().err
+
+
+def test_classes_without_a_test_picture_and_other_files_are_told(tmp_path, weights, capsys):
+    data = tmp_path / "data"
+    photos.generated(data / "train", classes=3, images=4, seed=0)
+    photos.generated(data / "val", classes=3, images=2, seed=1)
+    for path in (data / "val" / "class-0001").iterdir():
+        path.unlink()
+    (data / "train" / "class-0000" / "notes.txt").write_text("no picture")
+    assert main(arguments(data, weights, tmp_path / "out", seeds=1)) == 0
+    said = capsys.readouterr().out
+    assert "1 classes have no test picture: 'class-0001'" in said
+    assert re.search(r"1 files are no pictures and are left out: '.*notes.txt'", said)
+    found = rows(tmp_path / "out")
+    assert {row["n"] for row in found} == {4}
+    _, classes = patchreorder.load_classifier(tmp_path / "out" / "classifier.safetensors")
+    assert len(classes) == 3  # labels stay train's: class 2 is not taken for class 1
+    answers = mistakes(
+        *predict(
+            patchreorder.load_classifier(tmp_path / "out" / "classifier.safetensors")[0],
+            Photos.open(data, "val", view="Ori"),
+        )
+    )[0]
+    (row,) = (r for r in found if (r["row"], r["column"]) == ("reordered", "Ori"))
+    assert answers.tolist() == row["errors"]
+    assert set(Photos.open(data, "val", view="Ori").labels.tolist()) == {0, 2}
 
 
 def test_other_photographs_are_other_cells(tmp_path, weights, data):

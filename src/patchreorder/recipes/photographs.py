@@ -67,6 +67,7 @@ class Whole(Task):
         if job.data is None and job.plan.generated and not _folder(job).is_dir():
             for part, images in (("train", 4), ("val", 2)):
                 photos.generated(_folder(job) / part, classes=6, images=images, seed=len(part))
+        _tell(job)
 
     def training_set(self, job: Job) -> Dataset:
         return training_photos(job)
@@ -270,6 +271,24 @@ def _readable(folder: Path, part: str, job: Job) -> Photos:
 def _listed(folder: Path, part: str) -> Photos:
     """A folder's images; a million files are not listed twice."""
     return Photos.open(folder, part, view="Ori")
+
+
+_TOLD: set[Path] = set()
+
+
+def _tell(job: Job) -> None:
+    """Say once what a folder holds that is no picture, and which classes nothing is tested on."""
+    folder = _folder(job)
+    if folder in _TOLD:
+        return
+    _TOLD.add(folder)
+    train, test = (_listed(folder, part) for part in ("train", "val"))
+    ignored = [name for images in (train, test) for name in getattr(images.source, "ignored", ())]
+    lacking = [train.classes[label] for label in sorted(set(range(len(train.classes))) - set(test.labels.tolist()))]
+    for names, what in ((ignored, "files are no pictures and are left out"), (lacking, "classes have no test picture")):
+        if names:
+            more = ", ..." if len(names) > 5 else ""
+            job.screen.say(f"{folder}: {len(names)} {what}: {', '.join(map(repr, names[:5]))}{more}")
 
 
 def _identity(images: Photos) -> str:

@@ -111,6 +111,7 @@ def test_every_file_with_a_recipe_is_registered():
         recipes.NAMES
     )
     assert all(recipes.load(name).name == name for name in recipes.NAMES)
+    assert recipes.load("table2-cifar10").name == "table2_cifar10"
 
 
 @pytest.mark.parametrize("name", recipes.NAMES)

@@ -69,7 +69,7 @@ def run(
         raise ValueError(f"save-every ({save_every}) must be 0 seconds or more")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else every process tells how it shares its gradients
     chosen = recipes.load(recipe)  # before torch, that a wrong name is told at once
-    out = out or Path("runs") / recipe
+    out = out or Path("runs") / chosen.name
     import torch
 
     from patchreorder.engine.distributed import join

@@ -19,7 +19,8 @@ NAMES = {
 
 
 def load(name: str) -> Recipe:
-    """A recipe by name."""
+    """A recipe by name; table2-cifar10 is table2_cifar10."""
+    asked, name = name, name.replace("-", "_")
     if name not in NAMES:
-        raise ValueError(f"recipe ({name!r}) must be one of {', '.join(NAMES)}")
+        raise ValueError(f"recipe ({asked!r}) must be one of {', '.join(NAMES)}")
     return import_module(f".{name}", __name__).RECIPE

@@ -61,7 +61,7 @@ def _short(row: str, column: str) -> Plan:
 
 
 def _smoke(row: str, column: str) -> Plan:
-    training = Training(steps=2, batch=4, scales=_scales(row))
+    training = Training(steps=2, batch=4, lr=0.001, scales=_scales(row))
     note = NOTES.get(row, "")
     return Plan(training=training, view=_view(row), images=16, tested=8, curve_images=4, generated=True, note=note)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from patchreorder.data import folders
+from patchreorder.data import folders, images
 from patchreorder.data.folders import Names, held_out, list_images, split
 from patchreorder.data.images import FORMATS, MAX_PIXELS, MEAN, MEAN_COLOUR, BadImage, decode
 
@@ -31,7 +31,10 @@ def scene(width: int = 40, height: int = 30) -> Image.Image:
 def pixels(content: bytes, **settings) -> np.ndarray:
     image = decode(content, name="some.jpg", **settings)
     assert image.mode == "RGB"
-    return np.asarray(image).astype(int)
+    own = images.pixels(content, name="some.jpg", **settings)
+    assert own.flags.writeable
+    np.testing.assert_array_equal(own, np.asarray(image))
+    return own.astype(int)
 
 
 def test_the_mean_colour_is_the_mean():
@@ -42,6 +45,34 @@ def test_the_mean_colour_is_the_mean():
 def test_every_format_is_read(kind):
     image = scene() if kind != "GIF" else scene().quantize(250)
     assert np.abs(pixels(encoded(image, kind)) - np.asarray(scene())).max() <= (0 if kind in FORMATS[-3:] else 24)
+
+
+JPEGS = [{"quality": 60, "subsampling": kind, "progressive": late} for kind in (0, 1, 2) for late in (False, True)]
+
+
+@pytest.mark.parametrize("settings", [*JPEGS, {"keep_rgb": True}, {"restart_marker_rows": 1}])
+@pytest.mark.parametrize("installed", [True, False])
+def test_simplejpeg_gives_the_pixels_that_pillow_gives(monkeypatch, installed, settings):
+    if installed:
+        assert images.decode_jpeg is not None, "the tests need the extra jpeg"
+    else:
+        monkeypatch.setattr(images, "decode_jpeg", None)
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (123, 77, 3), dtype=np.uint8))
+    pixels(encoded(noise, "JPEG", **settings))
+    pixels(encoded(noise.convert("L"), "JPEG"))
+
+
+def test_simplejpeg_is_used_for_upright_pictures_in_colours_only(monkeypatch):
+    seen = []
+    monkeypatch.setattr(images, "decode_jpeg", lambda content: seen.append(content) or np.zeros((1, 1, 3), np.uint8))
+    upright, exif = encoded(scene(), "JPEG"), Image.Exif()
+    exif[0x0112] = 6
+    images.pixels(upright, name="upright")
+    images.pixels(encoded(scene(), "JPEG", exif=exif), name="lying")
+    images.pixels(encoded(scene().convert("L"), "JPEG"), name="grey")
+    images.pixels(encoded(scene(), "PNG"), name="another format")
+    images.pixels(upright, name="a draft", short=10)
+    assert seen == [upright]
 
 
 def test_another_format_is_refused():
@@ -65,6 +96,8 @@ def test_a_cut_file_is_refused(kind, short):
     for part in (0.1, 0.5, 0.9):
         with pytest.raises(BadImage, match="cannot be read as a picture"):
             decode(whole[: int(len(whole) * part)], name="cut", short=short)
+        with pytest.raises(BadImage, match="cannot be read as a picture"):
+            images.pixels(whole[: int(len(whole) * part)], name="cut", short=short)
 
 
 def test_damage_never_gives_another_error_or_a_warning():
@@ -78,7 +111,7 @@ def test_damage_never_gives_another_error_or_a_warning():
                 places = generator.integers(0, len(whole), 4)
                 damaged[places] = generator.integers(0, 256, 4)
                 try:
-                    decode(damaged.tobytes(), name="damaged")
+                    pixels(damaged.tobytes())
                 except BadImage:
                     continue
 

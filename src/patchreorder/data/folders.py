@@ -45,8 +45,8 @@ class Names(Sequence[str]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
-        begin, end = self.ends[index : index + 2].tolist()
-        return os.fsdecode(self.text[begin:end].numpy().tobytes())
+        ends = self.ends.numpy()  # a new view each time: torch moves a tensor that it shares with a process
+        return os.fsdecode(self.text.numpy()[ends[index] : ends[index + 1]].tobytes())
 
     def __iter__(self) -> Iterator[str]:
         text, ends = self.text.numpy().tobytes(), self.ends.tolist()

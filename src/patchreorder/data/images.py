@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import warnings
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+
+try:
+    from simplejpeg import decode_jpeg
+except ImportError:  # the extra `jpeg`; Pillow gives the same pixels
+    decode_jpeg = None
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
 MEAN = (0.485, 0.456, 0.406)  # of red, green and blue over ImageNet's training pictures
@@ -48,11 +56,28 @@ def decode(content: bytes, *, name: str, short: int | None = None) -> Image.Imag
         >>> decode(file.getvalue(), name="grey.png").getpixel((2, 1))
         (7, 7, 7)
     """
+    return _named(name, lambda: _whole(_drafted(_open(content), short)))
+
+
+def pixels(content: bytes, *, name: str, short: int | None = None) -> np.ndarray:
+    """What `decode` gives, as an array; sooner for an upright JPEG in colours, where simplejpeg is installed.
+
+    Shape:
+        (height, width, 3), uint8, to be written to.
+    """
+    return _named(name, lambda: _pixels(content, short))
+
+
+T = TypeVar("T")
+
+
+def _named(name: str, read: Callable[[], T]) -> T:
+    """What `read` gives; whatever it raises, as an error that names the file."""
     try:
         # Broken metadata is common in photographs; and Pillow's warning of many pixels has another limit than ours.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _decode(content, short)
+            return read()
     except UnidentifiedImageError:
         reason = f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or its start is damaged"
     except Exception as error:  # the readers of damaged files raise errors of every kind
@@ -60,19 +85,39 @@ def decode(content: bytes, *, name: str, short: int | None = None) -> Image.Imag
     raise BadImage(f"{name} cannot be read as a picture: {reason}")
 
 
-def _decode(content: bytes, short: int | None) -> Image.Image:
+def _open(content: bytes) -> Image.Image:
+    """A picture of which the header alone was read."""
     if not content:
         raise ValueError("it is empty")
-    image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)  # reads the header only
+    image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise ValueError(f"it has {width} x {height} pixels, more than {MAX_PIXELS} together")
+    return image
+
+
+def _drafted(image: Image.Image, short: int | None) -> Image.Image:
     if short is not None:
         image.draft(None, (short, short))  # only JPEG knows drafts
+    return image
+
+
+def _whole(image: Image.Image) -> Image.Image:
     image.load()
     method = _UPRIGHT.get(_orientation(image))
     image = _as_rgb(image)
     return image if method is None else image.transpose(method)
+
+
+def _pixels(content: bytes, short: int | None) -> np.ndarray:
+    image = _open(content)
+    size = image.size
+    image = _drafted(image, short)
+    if decode_jpeg is not None and (image.format, image.mode, image.size) == ("JPEG", "RGB", size):
+        with contextlib.suppress(ValueError):  # of a damaged file, Pillow decides what can be read
+            if _orientation(image) == 1:
+                return decode_jpeg(content)
+    return np.array(_whole(image))
 
 
 def _orientation(image: Image.Image) -> int:

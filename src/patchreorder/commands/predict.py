@@ -18,7 +18,7 @@ def predict(
 
     Args:
         classifier: its file, classifier.safetensors.
-        images: files.
+        images: picture files.
         top: how many answers to show.
     """
     if top < 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ TILES = 16  # examples of mistakes
 TILE = 64  # pixels a side at most
 
 
-class Task:
+class Task(ABC):
     """What a table of classifiers is about: its images, its networks, and what is drawn of them.
 
     A job's plan must have `training` and `note`; with `start`, the name of a row, the training begins with its weights.
@@ -37,17 +38,17 @@ class Task:
 
     metric = "error %"  # or "accuracy %"
 
+    @abstractmethod
     def training_set(self, job: Job) -> Dataset:
         """The images to train on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def test_set(self, job: Job) -> Dataset:
         """The images to test on, the same for every row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def model(self, job: Job) -> nn.Module:
         """The network that is trained, with its first weights."""
-        raise NotImplementedError
 
     def parameters(self, job: Job, model: nn.Module) -> int:
         """How many numbers the row's network has."""
@@ -65,7 +66,7 @@ class Task:
         """What the classes are called; numbers by default."""
         return range(1_000_000)
 
-    def fetch(self, job: Job) -> None:
+    def fetch(self, job: Job) -> None:  # noqa: B027  # most have nothing to fetch
         """Get what must be fetched, or found out about the images; done by one process before all others."""
 
 

@@ -31,7 +31,7 @@ from patchreorder.engine.progress import Screen
 from patchreorder.engine.train import Interrupted, Training
 from patchreorder.metrics.accuracy import mistakes
 from patchreorder.models import create_model
-from patchreorder.recipes import classification, spec
+from patchreorder.recipes import classification, retrieval, spec
 from patchreorder.recipes import digits as of_digits
 from patchreorder.recipes import pictures as of_pictures
 from patchreorder.recipes.digits import Plan
@@ -130,11 +130,14 @@ def test_the_smoke_form_gives_one_whole_row_for_every_cell(smoke, name):
         assert (row.metric, row.split, row.setting) == (recipe.metric, "test", "smoke")
         assert row.n > 0
         wrong = 100 * len(row.errors) / row.n
-        assert row.value == pytest.approx({"error %": wrong, "accuracy %": 100 - wrong}[recipe.metric])
+        scores = row.details.get("scores", [])
+        means = {"error %": wrong, "accuracy %": 100 - wrong, "NS-score": sum(scores) / row.n}
+        assert row.value == pytest.approx(means[recipe.metric])
+        assert len(scores) == (row.n if recipe.metric == "NS-score" else 0)
         assert row.errors == sorted(set(row.errors))
         assert all(0 <= index < row.n for index in row.errors)
         assert len(row.answers) == len(row.errors)
-        assert row.steps > 0
+        assert (row.steps > 0) == (recipe.metric != "NS-score")  # for which nothing is trained
         assert row.versions.keys() >= {"patchreorder", "python", "torch", "numpy"}
         assert row.commit
         assert row.machine
@@ -197,6 +200,7 @@ def test_a_finished_cell_is_never_trained_again(smoke, name, monkeypatch):
     recipe, out, outcome, _ = smoke[name]
     before = (out / f"{name}.jsonl").read_bytes()
     monkeypatch.setattr(classification, "train", fail)
+    monkeypatch.setattr(retrieval, "describe", fail)
     again = spec.run(recipe, out=out, setting="smoke")
     assert again == spec.Outcome([], outcome.measured, [])
     assert (out / f"{name}.jsonl").read_bytes() == before

@@ -22,6 +22,9 @@ COMMANDS = {
     "predict": "Name what is on images, with a classifier that `patchreorder fit` made.",
     "report": "Print the tables of a folder of results and write them, with curves and mistakes, as one HTML page.",
     "shard": "Check the pictures of class folders and write them into shards, which are read faster than many files.",
+    "index": "Make an index of the pictures in a folder, or bring it up to date; `search` and `duplicates` ask it.",
+    "search": "Find the pictures of an index that are nearest to a picture, or to every picture of a folder.",
+    "duplicates": "List groups of pictures that show the same thing, perhaps turned, shifted or from another side.",
     "demo": "Sort the feature maps of a drawn key, turned and shifted: pictures and numbers, no data needed.",
 }
 DESCRIPTION = (

@@ -17,6 +17,7 @@ import platform
 import re
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,7 +111,7 @@ def append(folder: Path, result: Result) -> None:
                 file.truncate(end)  # no half a row
             raise OSError(error.errno, error.strerror, str(path)) from error
     if not end:
-        _sync_folder(folder)
+        sync_folder(folder)
 
 
 def read(path: Path) -> Rows:
@@ -158,6 +159,17 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
 
 
+def clean(value: Any) -> Any:
+    """JSON values whose texts keep no control characters, no invisible ones and no half characters."""
+    if isinstance(value, str):
+        return "".join(" " if unicodedata.category(letter) in ("Cc", "Cf", "Cs") else letter for letter in value)
+    if isinstance(value, dict):
+        return {clean(key): clean(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    return value
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,10 +186,10 @@ def write_whole(path: Path, content: bytes) -> None:
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Have the names of new files on the disk."""
     with contextlib.suppress(OSError):  # not every system can sync a folder
         handle = os.open(folder, os.O_RDONLY)

@@ -26,6 +26,7 @@ def run(
     out: Path | None = None,
     data: Path | None = None,
     weights: Path | None = None,
+    trained: Path | None = None,
     threads: int = 0,
     workers: int | None = None,
     accumulate: int = 1,
@@ -39,9 +40,9 @@ def run(
 
     Args:
         recipe: the table or figure: table1, ablations, table2 (ImageNet), table2_grocery (any photographs in class
-            folders), table2_cifar10.
+            folders), table2_cifar10, table3 (UK-Bench).
         setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download); wide is
-            table2_grocery with fc6 and fc7 of 4096.
+            table2_grocery with fc6 and fc7 of 4096, trained is table3 with those layers.
         rows: the networks; all those of the setting by default.
         columns: the data sets; all by default.
         seeds: by default those of the setting.
@@ -49,8 +50,11 @@ def run(
         change: other values for the training, such as lr=0.1 epochs=5; the rows' setting is named after them.
         out: folder for the results; runs/RECIPE by default.
         data: folder with the data set's files; MNIST and CIFAR-10 are fetched once and cached without it. For
-            photographs a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or what `patchreorder shard` made of it.
+            photographs a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or what `patchreorder shard` made of it;
+            for table3 one with ukbench00000.jpg and so on.
         weights: file with ImageNet-trained convolutions (.safetensors, .pth), where a table needs them; fetched else.
+        trained: for table3, the output folder of table2_grocery or table2 whose networks are to be measured; cells in
+            the same --out are those of one such folder.
         threads: of each process; by default all cores.
         workers: processes that decode photographs, for each process that trains; by default all cores.
         accumulate: compute a batch in so many parts, one after the other, to save memory.
@@ -102,6 +106,7 @@ def run(
                     accumulate=accumulate,
                     save_every=save_every,
                     weights=weights,
+                    trained=trained,
                 ),
             )
         except KeyboardInterrupt as stop:

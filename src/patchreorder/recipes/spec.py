@@ -66,12 +66,14 @@ class Means:
         accumulate: parts in which a batch is computed.
         save_every: seconds between checkpoints.
         weights: a file with ImageNet-trained convolutions, where a recipe needs them and they are not to be fetched.
+        trained: the output folder of another recipe, where one needs the networks that were trained there.
     """
 
     workers: int = 0
     accumulate: int = 1
     save_every: float = 60.0
     weights: Path | None = None
+    trained: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ class Recipe:
             "paper": self.paper,
             "compare": self.compare,
             "settings": {name: setting.about for name, setting in self.settings.items()},
+            "rows_of": {name: list(setting.rows) for name, setting in self.settings.items() if setting.rows},
             "parameters": {
                 row.name: {c.name: self.parameters(row, c) for c in self.columns} if self.parameters else {}
                 for row in self.rows

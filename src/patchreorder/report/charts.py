@@ -247,7 +247,8 @@ def strips(entries: Mapping[str, Entry]) -> tuple[dict[str, Strip], str]:
         row: Strip([round(axis.at(result.value), 1) for result in entry.results], at(entry.mean), at(entry.paper))
         for row, entry in entries.items()
     }
-    return shown, f"{min(values):.2f} to {max(values):.2f}".replace("-", tables.MINUS)
+    digits = max(entry.digits for entry in entries.values())
+    return shown, f"{tables.number(min(values), digits)} to {tables.number(max(values), digits)}"
 
 
 class Interval(NamedTuple):

@@ -9,14 +9,13 @@ from __future__ import annotations
 import errno
 import json
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from patchreorder import results
-from patchreorder.results import Result, is_count, is_number
+from patchreorder.results import Result, clean, is_count, is_number
 
 
 class Named(NamedTuple):
@@ -53,6 +52,7 @@ class Recipe:
     compare: Sequence[tuple[str, str]]  # the first is tested against the second
     uncompared: frozenset[str]  # columns where they are not: they say nearly the same as others
     settings: Mapping[str, str]
+    rows_of: Mapping[str, Sequence[str]]  # names of the rows that a setting has, where it has not all
     parameters: Mapping[tuple[str, str], int]
     curves: Sequence[Curve]
     trains_once: bool  # one training serves all columns of a row
@@ -132,6 +132,7 @@ def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> 
             if item.get("compared") is False
         ),
         settings={key: _text(value) for key, value in _mapping(facts.get("settings")).items()},
+        rows_of={key: [_text(row) for row in _list(value)] for key, value in _mapping(facts.get("rows_of")).items()},
         parameters={key: value for key, value in _cells(facts.get("parameters")).items() if is_count(value)},
         curves=[
             Curve(curve, _text(how.get("x")) or "x", _text(how.get("y")) or curve, how.get("log") is True)
@@ -163,17 +164,6 @@ def points(curve: Any) -> dict[float, float]:
     """The y of every x of a curve, without pairs that are none; what is next to nothing is nothing."""
     pairs = (pair for pair in _list(curve) if isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)))
     return {float(x): float(y) if abs(y) > 1e-100 else 0.0 for x, y in pairs}
-
-
-def clean(value: Any) -> Any:
-    """JSON values whose texts keep no control characters, no invisible ones and no half characters."""
-    if isinstance(value, str):
-        return "".join(" " if unicodedata.category(letter) in ("Cc", "Cf", "Cs") else letter for letter in value)
-    if isinstance(value, dict):
-        return {clean(key): clean(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [clean(item) for item in value]
-    return value
 
 
 def _text(value: Any) -> str:

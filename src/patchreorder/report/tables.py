@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from patchreorder.report import comparison
-from patchreorder.report.comparison import Comparison
+from patchreorder.report.comparison import Comparison, Difference
 from patchreorder.report.folder import Named, Recipe, load
 from patchreorder.results import Result, is_number
 
@@ -33,6 +33,7 @@ class Entry(NamedTuple):
     parameters: int | None
     best: bool = False
     left_out: int = 0  # rows of older settings
+    digits: int = 2  # behind the point
 
     @property
     def mean(self) -> float | None:
@@ -61,7 +62,8 @@ class Entry(NamedTuple):
     @property
     def images_per_second(self) -> float | None:
         known = [result for result in self.results if is_number(result.details.get("batch")) and result.seconds > 0]
-        speeds = [result.steps * result.details["batch"] / result.seconds for result in known]
+        # Without training, the images that were tested are all that were computed.
+        speeds = [(r.steps * r.details["batch"] or r.n) / r.seconds for r in known]
         return statistics.fmean(speeds) if speeds else None
 
     @property
@@ -121,10 +123,15 @@ class Table:
 
     @property
     def rows(self) -> Sequence[Named]:
-        """All rows in a table of results; elsewhere, such as in trials, those that have any."""
-        if self.setting in FIRST and self.split == "test":
-            return self.recipe.rows
-        return [row for row in self.recipe.rows if self._measured(row)]
+        """All rows of the setting in a table of results; elsewhere, such as in trials, those that have any."""
+        expected = self._expected if self.setting in FIRST and self.split == "test" else []
+        return [row for row in self.recipe.rows if row in expected or self._measured(row)]
+
+    @property
+    def _expected(self) -> Sequence[Named]:
+        base, _, _ = self.setting.partition(",")
+        names = self.recipe.rows_of.get(base)
+        return [row for row in self.recipe.rows if names is None or row.name in names]
 
     def _measured(self, row: Named) -> bool:
         return any(self.entry(row, column).results for column in self.recipe.columns)
@@ -139,12 +146,17 @@ class Table:
 
     @property
     def has_paper(self) -> bool:
-        return any(entry.paper is not None for entry in self.entries.values())
+        return any(entry.paper is not None for _, _, entry in self.cells())
+
+    @property
+    def compares_scores(self) -> bool:
+        """Whether its pairs differ in scores rather than in errors."""
+        return any(pair.comparison.difference.scores for pair in self.pairs if pair.comparison)
 
     def remarks(self) -> list[str]:
         """What the numbers alone do not tell: what is missing, left out, shorter."""
         remarks = []
-        absent = [row.title for row in self.recipe.rows if not self._measured(row)]
+        absent = [row.title for row in self._expected if not self._measured(row)]
         missing = [
             f"{row.title} on {column.title}"
             for row, column, entry in self.cells()
@@ -203,7 +215,8 @@ def _table(recipe: Recipe, setting: str, split: str, results: Sequence[Result]) 
             shown = sorted((r for r in rows if r.settings == rows[-1].settings), key=lambda r: r.seed)
             parameters = shown[0].parameters if shown else recipe.parameters.get(key)
             paper = recipe.paper.get(key) if comparable else None
-            entries[key] = Entry(shown, paper, parameters, left_out=len(rows) - len(shown))
+            digits = 2 if recipe.metric.endswith("%") else 3
+            entries[key] = Entry(shown, paper, parameters, left_out=len(rows) - len(shown), digits=digits)
     for column in recipe.columns:
         _mark_best(entries, [(row.name, column.name) for row in recipe.rows], recipe.better)
     table = Table(recipe, setting, split, entries, [])
@@ -244,15 +257,20 @@ def _pairs(table: Table, a: str, b: str) -> Iterator[Pair]:
 # ---- numbers as text -------------------------------------------------------------------------------
 
 
-def number(value: float | None) -> str:
-    return NONE if value is None else f"{value:.2f}".replace("-", MINUS)
+def number(value: float | None, digits: int = 2) -> str:
+    return NONE if value is None else f"{value:.{digits}f}".replace("-", MINUS)
 
 
-def signed(value: float | None) -> str:
+def signed(value: float | None, digits: int = 2) -> str:
     if value is None:
         return NONE
-    text = f"{value:+.2f}"
-    return "0.00" if float(text) == 0 else text.replace("-", MINUS)
+    text = f"{value:+.{digits}f}"
+    return text[1:] if float(text) == 0 else text.replace("-", MINUS)
+
+
+def interval(difference: Difference) -> str:
+    """From the lower to the upper end."""
+    return f"{signed(difference.low, difference.digits)} to {signed(difference.high, difference.digits)}"
 
 
 def count(value: float | None) -> str:
@@ -282,8 +300,8 @@ def value(entry: Entry) -> str:
     """Mean ± standard deviation (seeds)."""
     if entry.mean is None:
         return MISSING
-    spread = "" if entry.spread is None else f" ± {number(entry.spread)}"
-    return f"{number(entry.mean)}{spread} ({len(entry.results)})"
+    spread = "" if entry.spread is None else f" ± {number(entry.spread, entry.digits)}"
+    return f"{number(entry.mean, entry.digits)}{spread} ({len(entry.results)})"
 
 
 def _sentence(text: str) -> str:
@@ -302,12 +320,20 @@ def in_words(pair: Pair) -> str:
     difference = pair.comparison.difference
     over = " over images alone" if len(difference.seeds) == 1 else ""
     unequal = f"; {pair.steps}" if pair.steps else ""
+    unit, split = "points of error", f"Wrong only by {pair.a.title} : only by {pair.b.title}"
+    if difference.scores:
+        unit, split = "in score", f"Lower for {pair.a.title} : for {pair.b.title}"
+        over = f", drawing {images_of(difference)} again,"
     return (
-        f"{about}: {pair.comparison.verdict}. {signed(difference.mean)} points of error (95 % interval{over} "
-        f"{signed(difference.low)} to {signed(difference.high)}; {count(difference.n)} images, "
-        f"{seeds(difference.seeds)}{unequal}). Wrong only by {pair.a.title} : only by {pair.b.title}: "
+        f"{about}: {pair.comparison.verdict}. {signed(difference.mean, difference.digits)} {unit} (95 % interval{over} "
+        f"{interval(difference)}; {count(difference.n)} images, {seeds(difference.seeds)}{unequal}). {split}: "
         f"{tests_in_words(pair.comparison)}."
     )
+
+
+def images_of(difference: Difference) -> str:
+    """What is drawn again for an interval."""
+    return "images" if difference.together == 1 else f"groups of {difference.together} images"
 
 
 def tests_in_words(found: Comparison) -> str:
@@ -372,15 +398,17 @@ def _rich(table: Table) -> RichTable:
             style = "bold" if entry.best else "" if entry.results else "dim"
             cells.append(Text(("* " if entry.best else "") + value(entry), style))
             if table.has_paper:
-                cells += [Text(number(entry.paper)), Text(signed(entry.gap))]
+                cells += [Text(number(entry.paper, entry.digits)), Text(signed(entry.gap, entry.digits))]
         shown.add_row(*cells)
     return shown
 
 
 def _rich_pairs(table: Table) -> RichTable:
     shown = _new("Pairwise, on the same images", "first against second")
-    shown.add_column("first makes")
-    for head in ("points", "95 % interval", "wrong only\nby 1st : 2nd", "exact\ntest"):
+    scores = table.compares_scores
+    shown.add_column("first has" if scores else "first makes")
+    split = "lower for\n1st : 2nd" if scores else "wrong only\nby 1st : 2nd"
+    for head in ("score" if scores else "points", "95 % interval", split, "exact\ntest"):
         shown.add_column(head, justify="right", no_wrap=True)
     for pair in table.pairs:
         name = Text(f"{pair.a.title} against {pair.b.title}, {pair.column.title}")
@@ -390,15 +418,15 @@ def _rich_pairs(table: Table) -> RichTable:
         shown.add_row(
             name,
             pair.comparison.verdict + (f"; {pair.steps}" if pair.steps else ""),
-            signed(difference.mean),
-            f"{signed(difference.low)} to {signed(difference.high)}",
+            signed(difference.mean, difference.digits),
+            interval(difference),
             f"{count(test.only_a)} : {count(test.only_b)}",
             chance(test.p),
         )
     return shown
 
 
-COSTS = ("seeds", "parameters", "steps", "training a seed", "images/s", "processor time")
+COSTS = ("seeds", "parameters", "steps", "time of a seed", "images/s", "processor time")
 
 
 def costs(table: Table) -> list[tuple[str, str, list[str]]]:
@@ -431,7 +459,9 @@ def _trainings(table: Table) -> list[tuple[Named, str, Entry]]:
 
 def cost_title(table: Table) -> str:
     seconds = sum(entry.cpu_seconds for _, _, entry in _trainings(table))
-    return f"Cost of training: {duration(seconds)} of processor time, all cells and seeds together"
+    trained = any(any(entry.steps) for _, _, entry in _trainings(table))
+    what = "training" if trained else "computing, nothing was trained"
+    return f"Cost of {what}: {duration(seconds)} of processor time, all cells and seeds together"
 
 
 def _rich_costs(table: Table) -> RichTable:
@@ -474,7 +504,8 @@ def _markdown(recipe: Recipe) -> Iterator[str]:
             for column in recipe.columns:
                 entry = table.entry(row, column)
                 cells.append(f"**{value(entry)}**" if entry.best else value(entry))
-                cells += [number(entry.paper), signed(entry.gap)] if table.has_paper else []
+                if table.has_paper:
+                    cells += [number(entry.paper, entry.digits), signed(entry.gap, entry.digits)]
             lines.append(cells)
         yield _grid(heads, 1, lines)
         command = f"Made by `{table.command.replace('`', '')}`." if table.command else ""

@@ -1,0 +1,146 @@
+"""Speed of retrieval: scoring all pairs against the plain matrix product, describing images against the bare forward.
+
+    python benchmarks/retrieval.py [--out runs/bench] [--quick]
+
+Contract: one thread, CPU time of this process, both forms timed in turn inside one round so that noise hits both of
+them, median and inter-quartile range over the rounds, each ratio taken within its round. All pairs: `ns_score` of
+10,200 x 4096 against the product of the same blocks, its result thrown away. Describing: `describe` of JPEG photographs
+of 320x240, decoded by a worker process ahead of the network, against the network alone on images at hand; that is wall
+time, since waiting for images is what may be lost, one core has to be left to the worker, and the clock starts with the
+first batch: starting a worker takes a second or two, once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path.pop(0)  # this folder, where operator.py would pass for the standard library's
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from patchreorder import __version__
+from patchreorder.data import photos
+from patchreorder.data.ukbench import GROUP, UKBench
+from patchreorder.engine.describe import BATCH, describe, ready
+from patchreorder.engine.memory import keep_freed_memory
+from patchreorder.engine.train import model_input
+from patchreorder.metrics.retrieval import ROOM, normalise, ns_score
+from patchreorder.models.descriptors import create_descriptor
+from patchreorder.results import processor
+
+WANTED = {"all pairs": 0.8, "describe alexnet/ranked": 0.9, "describe efficientnet/gap": 0.9}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/bench"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="two rounds of little: does it run at all")
+    args = parser.parse_args()
+    rounds = 2 if args.quick else args.rounds
+    console = Console(highlight=False)
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    rows = [all_pairs(rounds, count=1_000 if args.quick else 10_200, dimensions=4096)]
+    show(console, rows[-1])
+    with tempfile.TemporaryDirectory() as folder:
+        images = drawn(Path(folder), count=4 * BATCH if args.quick else 1024)
+        for name in ("alexnet/ranked", "efficientnet/gap"):
+            rows.append(describing(name, images, rounds))
+            show(console, rows[-1])
+    args.out.mkdir(parents=True, exist_ok=True)
+    path = args.out / "retrieval.json"
+    machine = {"processor": processor(), "torch": torch.__version__, "patchreorder": __version__}
+    path.write_text(json.dumps({"machine": machine, "rounds": rounds, "rows": rows}, indent=1))
+    console.print(f"written to {path}")
+
+
+def all_pairs(rounds: int, *, count: int, dimensions: int) -> dict[str, Any]:
+    """Images a second of `ns_score` and of the product, in groups that are somewhat nearer to each other."""
+    torch.manual_seed(0)
+    groups = torch.arange(count) // GROUP
+    features = normalise(torch.randn(count // GROUP, dimensions)[groups] + torch.randn(count, dimensions))
+    block = max(1, ROOM // count)
+
+    def product() -> float:
+        begun = time.process_time()
+        for queries in features.split(block):
+            queries @ features.T
+        return time.process_time() - begun
+
+    def ours() -> float:
+        begun = time.process_time()
+        ns_score(features, groups)
+        return time.process_time() - begun
+
+    return compared("all pairs", product, ours, count, rounds)
+
+
+def describing(name: str, images: UKBench, rounds: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = ready(create_descriptor(name))
+    parts = torch.arange(len(images)).split(BATCH)
+    made = [images.batch(part)[0] for part in parts]
+    ends: list[float] = []
+
+    @torch.inference_mode()
+    def forward() -> float:
+        ends.clear()
+        for part in made:
+            model(model_input(part, torch.device("cpu")))
+            ends.append(time.perf_counter())
+        return ends[-1] - ends[0]
+
+    def ours() -> float:
+        ends.clear()
+        describe(model, images, report=lambda more: ends.append(time.perf_counter()))
+        return ends[-1] - ends[0]
+
+    return compared(f"describe {name}", forward, ours, len(images) - BATCH, rounds)
+
+
+def drawn(folder: Path, *, count: int) -> UKBench:
+    """Pictures as large as UK-Bench's, decoded by one worker."""
+    pictures = photos.generated(folder / "drawn", classes=count // GROUP, images=GROUP, size=(320, 240))
+    for number, file in enumerate(sorted(pictures.glob("*/*.jpg"))):
+        file.rename(folder / f"ukbench{number:05d}.jpg")
+    return UKBench.open(folder, workers=1)
+
+
+def compared(
+    name: str, plain: Callable[[], float], ours: Callable[[], float], count: int, rounds: int
+) -> dict[str, Any]:
+    """Both tell how long they took for so many images."""
+    times = [(plain(), ours()) for _ in range(rounds + 1)][1:]  # the first round warms up
+    ratios = [theirs / own for theirs, own in times]
+    low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return {
+        "name": name,
+        "images a second": count / statistics.median(own for _, own in times),
+        "plain, images a second": count / statistics.median(theirs for theirs, _ in times),
+        "rate": statistics.median(ratios),
+        "quartiles": [low, high],
+        "wanted": WANTED[name],
+    }
+
+
+def show(console: Console, row: dict[str, Any]) -> None:
+    low, high = row["quartiles"]
+    console.print(
+        f"{row['name']}: {row['images a second']:.0f} images/s, {row['rate']:.2f} ({low:.2f} to {high:.2f}) of the "
+        f"plain rate, wanted {row['wanted']}"
+    )
+
+
+if __name__ == "__main__":
+    main()

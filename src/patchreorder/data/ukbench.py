@@ -1,0 +1,150 @@
+"""UK-Bench (Nister and Stewenius, 2006): photographs of things in groups of four, by the numbers of their files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .folders import Listing, Names
+from .photos import Photos
+from .photos import generated as drawn
+
+GROUP = 4
+MIXED = ("Ori", "R", "T", "Ori")  # the views of a group's four images in the view `mixed`
+VIEWS = ("Ori", "R", "T", "mixed")
+_NAME = re.compile(r"ukbench(\d{5})\.jpg")
+
+
+@dataclass(frozen=True)
+class UKBench:
+    """The whole groups of a folder, and the view that batches show of them.
+
+    Batches have images (b, 3, 224, 224), uint8, and the number of each one's group. Views are as in `photos`: Ori, R
+    and T, where an image's parameters are those of its place in the folder; `mixed` shows of every group the first and
+    the fourth image as they are, the second turned and the third shifted, each as in R and T.
+
+    Args:
+        photos: the images that are left.
+        view: one of VIEWS.
+        incomplete: for each group that is left out what it lacks.
+        foreign: names of other files in the folder.
+    """
+
+    photos: Photos
+    view: str = "Ori"
+    incomplete: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.view not in VIEWS:
+            raise ValueError(f"view ({self.view!r}) must be one of {', '.join(VIEWS)}")
+
+    @classmethod
+    def open(cls, root: Path, *, view: str = "Ori", workers: int = 0) -> UKBench:
+        """The images of a folder with files ukbench00000.jpg, ukbench00001.jpg and so on.
+
+        Args:
+            root: the folder.
+            view: one of VIEWS.
+            workers: processes that make batches ahead for whoever calls `loader.stream`.
+
+        Raises:
+            ValueError: if it holds no whole group.
+        """
+        root = Path(root)
+        expected = "expected are files ukbenchNNNNN.jpg, numbered from 00000, four of each thing one after the other"
+        try:
+            names = sorted(entry.name for entry in os.scandir(root))
+        except (FileNotFoundError, NotADirectoryError):
+            raise ValueError(f"{root} is no folder; {expected}") from None
+        numbers = {int(found[1]): found[0] for name in names if (found := _NAME.fullmatch(name))}
+        foreign = [_printable(name) for name in names if not _NAME.fullmatch(name)]
+        groups = sorted({number // GROUP for number in numbers})
+        lacking = {
+            group: [number for number in range(GROUP * group, GROUP * (group + 1)) if number not in numbers]
+            for group in groups
+        }
+        files = sorted(numbers)
+        labels = torch.tensor(files, dtype=torch.int64) // GROUP
+        kept = [place for place, number in enumerate(files) if not lacking[number // GROUP]]
+        if not kept:
+            held = f"{len(numbers)} such files but no whole group" if numbers else "no such file"
+            raise ValueError(f"{root} holds {held}; {expected}")
+        # Groups stand for classes, by their numbers: a group that is left out keeps its place.
+        classes = [f"{group:05d}" for group in range(groups[-1] + 1)]
+        listing = Listing(root, classes, Names(numbers[number] for number in files), labels)
+        incomplete = [
+            f"group {group} lacks {', '.join(f'ukbench{number:05d}.jpg' for number in missing)}"
+            for group, missing in lacking.items()
+            if missing
+        ]
+        photos = Photos(listing, torch.tensor(kept), "Ori", workers=workers)
+        return cls(photos, view, tuple(incomplete), tuple(foreign))
+
+    def __len__(self) -> int:
+        return len(self.photos)
+
+    @property
+    def workers(self) -> int:
+        return self.photos.workers
+
+    @property
+    def groups(self) -> Tensor:
+        """Which group each image belongs to, (n,)."""
+        return self.photos.labels
+
+    @property
+    def names(self) -> list[str]:
+        return self.photos.names
+
+    def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
+        """Images (b, 3, 224, 224), uint8, channels last, and groups (b,).
+
+        Raises:
+            BadImage: if one cannot be read; the message names it.
+        """
+        if self.view != "mixed":
+            return self.photos.seen(self.view).batch(indices)
+        images = torch.empty(len(indices), self.photos.size, self.photos.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+        for view in dict.fromkeys(MIXED):
+            own = torch.tensor([MIXED[index % GROUP] == view for index in indices.tolist()], dtype=torch.bool)
+            images[own] = self.photos.seen(view).batch(indices[own])[0]
+        return images, self.groups[indices]
+
+    def seen(self, view: str) -> UKBench:
+        """The same images in another view."""
+        return replace(self, view=view)
+
+    def first(self, groups: int) -> UKBench:
+        """The first groups; what is drawn for their images stays what it was."""
+        if not 1 <= groups <= len(self) // GROUP:
+            raise ValueError(f"groups ({groups}) must be from 1 to {len(self) // GROUP}, which there are")
+        return replace(self, photos=self.photos.first(GROUP * groups))
+
+    def remarks(self) -> list[str]:
+        """A line about each group that is left out, and one about foreign files."""
+        lines = [f"left out: {reason}" for reason in self.incomplete]
+        if self.foreign:
+            shown = ", ".join(self.foreign[:5]) + (", ..." if len(self.foreign) > 5 else "")
+            lines.append(f"no images of UK-Bench, left out: {len(self.foreign)} files ({shown})")
+        return lines
+
+
+def generated(folder: Path, *, groups: int, seed: int = 0) -> Path:
+    """Write drawn pictures under the names of UK-Bench's, four of each thing: enough to see that a search runs."""
+    classes = drawn(folder / "drawn", classes=groups, images=GROUP, seed=seed)
+    for number, file in enumerate(sorted(classes.glob("*/*.jpg"))):
+        os.replace(file, folder / f"ukbench{number:05d}.jpg")
+    shutil.rmtree(classes)
+    return folder
+
+
+def _printable(name: str) -> str:
+    """A file name that any terminal can show."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -1,0 +1,128 @@
+"""Table 3: UK-Bench. How many of its own four does an image find among its four nearest?
+
+    patchreorder run table3 --data UKBENCH [--weights FILE] [--out runs/table3]
+    patchreorder run table3 --data UKBENCH --setting trained --trained runs/table2_grocery [--weights FILE]
+
+The paper's table, for 2,550 groups and networks trained on ImageNet:
+
+    NS-score       FC6    FC7
+    CNN            3.381  3.438
+    CNN-Data-Aug   3.340  3.441
+    SI-CNN         3.431  3.452
+    ST-CNN         3.430  3.446
+    PR-CNN         3.574  3.539
+
+Here a network and a layer make a row, and the columns are views: as they are (Ori, the paper's), all turned (R), all
+shifted (T), and mixed: of each group one turned, one shifted, two as they are. Features are square-rooted, with their
+sign, and brought to unit length; the distance is Euclidean, the search exact. A score of fewer groups is higher, for
+there is less to be mistaken for: numbers of 250 groups cannot be compared with the paper's.
+
+`short` asks how to make a descriptor of a trained network's last maps with no further training; each row is compared
+with global averages. `trained` has the paper's layers, of the classifiers that table2_grocery trained on ImageNet's
+convolutions. `paper` is the paper's table: all groups, and networks that `table2 --setting paper` trained; not run by
+us.
+"""
+
+from __future__ import annotations
+
+from .retrieval import Plan, changed, identify, measure
+from .spec import Column, Recipe, Row, Setting
+
+_ALEXNET = {
+    "flatten": ("CNN", "the last pool's 6x6 maps as they are"),
+    "pr": ("PR-CNN", "as the paper: 2x2 of 2x2 patches sorted before the last pool"),
+    "pr_grid4": ("PR-CNN, 4x4", "4x4 patches sorted before the last pool"),
+    "pr_joint": ("PR-CNN, joint", "as the paper's, all channels together"),
+    "ranked": ("PR-CNN-fine", "every pixel a patch, sorted after the last pool; ours"),
+    "gap": ("global average", "the mean over all places"),
+    "gem": ("GeM", "generalised mean, power 3"),
+    "rmac": ("R-MAC", "sum of the maxima of 14 regions"),
+    "weighted": ("ranked averages", "averages of 3x3 at every second place, sorted, weighted by rank ** -0.5; ours"),
+}
+_EFFICIENTNET = {
+    "flatten": ("EfficientNet", "its last 7x7 maps as they are"),
+    "ranked": ("EfficientNet, ranked", "every pixel a patch, sorted"),
+    "gap": ("EfficientNet, global average", "the mean over all places"),
+}
+_NETWORKS = {"cnn": "CNN", "pr_cnn": "PR-CNN", "pr_cnn_fine": "PR-CNN-fine"}
+
+MAPS = tuple(
+    Row(name=f"{backbone}_{pool}", title=title, about=f"{of}: {about}", model=f"{backbone}/{pool}")
+    for backbone, of, pools in (
+        ("alexnet", "AlexNet's conv5", _ALEXNET),
+        ("efficientnet", "EfficientNet-lite0", _EFFICIENTNET),
+    )
+    for pool, (title, about) in pools.items()
+)
+CONNECTED = tuple(
+    Row(
+        name=f"{network}_{layer}",
+        title=f"{title}, {layer}",
+        about=f"what {layer} of the row {network} of Table 2 says, after its ReLU",
+        model=network,
+        options={"layer": layer},
+    )
+    for network, title in _NETWORKS.items()
+    for layer in ("fc6", "fc7")
+)
+COLUMNS = (
+    Column(name="Ori", title="Ori", about="the images as they are", dataset="Ori"),
+    Column(name="R", title="R", about="every image turned by up to 45 degrees either way", dataset="R"),
+    Column(name="T", title="T", about="every image shifted by up to a fifth of its sides", dataset="T"),
+    Column(
+        name="mixed", title="mixed", about="of each group one turned, one shifted, two as they are", dataset="mixed"
+    ),
+)
+PAPER = {
+    "cnn_fc6": {"Ori": 3.381},
+    "cnn_fc7": {"Ori": 3.438},
+    "pr_cnn_fc6": {"Ori": 3.574},
+    "pr_cnn_fc7": {"Ori": 3.539},
+}
+COMPARE = (
+    [(row.name, "alexnet_gap") for row in MAPS if row.name.startswith("alexnet_") and row.name != "alexnet_gap"]
+    + [(name, "efficientnet_gap") for name in ("efficientnet_flatten", "efficientnet_ranked")]
+    + [("efficientnet_gap", "alexnet_gap")]
+    + [(f"{network}_{layer}", f"cnn_{layer}") for layer in ("fc6", "fc7") for network in _NETWORKS if network != "cnn"]
+    + [(f"{network}_fc6", f"{network}_fc7") for network in _NETWORKS]
+)
+
+RECIPE = Recipe(
+    name="table3",
+    title="Table 3: UK-Bench retrieval",
+    about="Every image looks for the other three of its group: the mean number of its group among its four nearest, "
+    "itself included. Scores of fewer groups than the paper's 2,550 are higher, and cannot be compared with it.",
+    metric="NS-score",
+    better="higher",
+    rows=MAPS + CONNECTED,
+    columns=COLUMNS,
+    settings={
+        "short": Setting(
+            about="descriptors of ImageNet-trained maps, no further training",
+            plan=lambda row, column: Plan(),
+            rows=[row.name for row in MAPS],
+        ),
+        "trained": Setting(
+            about="fc6 and fc7 of the classifiers that table2_grocery trained on groceries (--trained DIR), on "
+            "ImageNet's convolutions: other networks than the paper's",
+            plan=lambda row, column: Plan(),
+            rows=[row.name for row in CONNECTED],
+        ),
+        "paper": Setting(
+            about="all 2,550 groups; fc6 and fc7 of networks that table2 trained on ImageNet (--trained DIR)",
+            plan=lambda row, column: Plan(groups=2550),
+            rows=list(PAPER),
+        ),
+        "smoke": Setting(
+            about="seconds, generated images and random weights: does it run",
+            plan=lambda row, column: Plan(generated=True),
+        ),
+    },
+    measure=measure,
+    parameters=None,
+    change=changed,
+    paper=PAPER,
+    compare=COMPARE,
+    command="patchreorder run table3 --data UKBENCH",
+    identify=identify,
+)

@@ -1,0 +1,177 @@
+"""The files of an index: a manifest that says what belongs to it, and chunks of vectors that say so of themselves.
+
+A chunk never changes, and its name is its checksum. The manifest is replaced whole, as the last step of a change: who
+reads it sees the state before or after, and every file that it names is what it was. A chunk also holds the names of
+the files that it was made of, so that what a killed process or a damaged manifest leaves behind is used again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from patchreorder.results import clean, write_whole
+
+from .pictures import PREPROCESSING, File
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+_OURS = re.compile(r"\.?[0-9a-f]{32}\.(safetensors|faiss)(\.[0-9a-f]{8})?|\.manifest\.json\.[0-9a-f]{8}")
+
+
+class Damaged(ValueError):
+    """A file of an index is not what it was; the message names it and says what to do."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{clean(str(path))} {reason}: run `patchreorder index` again, it repairs the index")
+
+
+class Maker(NamedTuple):
+    """What vectors depend on: two vectors of unequal makers are never compared."""
+
+    model: str
+    fingerprint: str  # of the weights
+    dimensions: int
+    preprocessing: dict[str, Any] = PREPROCESSING
+
+    def __str__(self) -> str:
+        seen = ", ".join(f"{name} {value}" for name, value in self.preprocessing.items())
+        return f"{clean(self.model)} (weights {clean(self.fingerprint)}, {self.dimensions} dimensions, {seen})"
+
+
+class Chunk(NamedTuple):
+    """Vectors of a file, mapped into memory, the digests of the pictures they are of, and files with such pictures."""
+
+    name: str
+    vectors: Tensor
+    digests: list[str]
+    files: list[File]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The state of an index. A slot is the place of a vector in all chunks, one after the other."""
+
+    maker: Maker
+    root: str
+    identity: str  # what the vectors go by in a store that others use too
+    weights: str | None = None
+    store: str | None = None
+    chunks: list[str] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)  # of each chunk
+    graph: str | None = None  # FAISS's file
+    graphed: int = 0  # how many of the chunks are in it
+    files: list[File] = field(default_factory=list)  # by name
+    slots: list[int] = field(default_factory=list)  # of each file; -1 for those without a vector
+
+    def write(self, folder: Path) -> None:
+        body = json.dumps({"format": FORMAT, **vars(self)}, separators=(",", ":")).encode()
+        first = b'{"sha256":"%s",\n' % sha256(body[1:]).hexdigest().encode()
+        write_whole(folder / MANIFEST, first + body[1:])
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """What `write` wrote.
+
+        Raises:
+            FileNotFoundError: if there is none.
+            Damaged: if it is cut or changed.
+            ValueError: if another version wrote it.
+        """
+        path = folder / MANIFEST
+        first, _, body = path.read_bytes().partition(b"\n")
+        if first != b'{"sha256":"%s",' % sha256(body).hexdigest().encode():
+            raise Damaged(path, "is damaged (its checksum does not fit)")
+        values = json.loads(b"{" + body)
+        if (found := values.pop("format")) != FORMAT:
+            raise ValueError(
+                f"{clean(str(path))} has format {found}, expected {FORMAT}: another version of patchreorder made it; "
+                "make the index anew, in another folder"
+            )
+        values["maker"] = Maker(*values["maker"])
+        values["files"] = [File(*file) for file in values["files"]]
+        return cls(**values)
+
+
+def write_chunk(folder: Path, maker: Maker, *, vectors: Tensor, digests: Sequence[str], files: Sequence[File]) -> Chunk:
+    """Write a chunk, whole or not at all; it is there on the disk when this returns."""
+    about = json.dumps({"format": FORMAT, "maker": maker, "digests": digests, "files": files})
+    content = save({"vectors": vectors.contiguous()}, metadata={"chunk": about})
+    name = f"{sha256(content).hexdigest()[:32]}.safetensors"
+    write_whole(folder / name, content)
+    return read_chunk(folder / name, check=False)
+
+
+def read_chunk(path: Path, *, check: bool = True, maker: Maker | None = None) -> Chunk:
+    """A chunk, its vectors mapped into memory.
+
+    Raises:
+        FileNotFoundError: if it is gone.
+        Damaged: if it is cut or changed, or not of this maker.
+    """
+    vectors = read_vectors(path, check=check)
+    with safe_open(path, framework="pt") as file:
+        about = json.loads((file.metadata() or {}).get("chunk", '{"format": null}'))
+    if about["format"] != FORMAT or maker not in (None, Maker(*about["maker"])):
+        raise Damaged(path, "is of another index")
+    return Chunk(path.name, vectors, about["digests"], [File(*file) for file in about["files"]])
+
+
+def read_vectors(path: Path, *, check: bool = True) -> Tensor:
+    """The vectors of a chunk, mapped into memory: they stay there when the file is removed.
+
+    Raises:
+        FileNotFoundError: if it is gone.
+        Damaged: if it is cut or changed.
+    """
+    if check:
+        verify(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor("vectors")
+    except SafetensorError as error:
+        raise Damaged(path, f"is damaged ({error})") from None
+
+
+def verify(path: Path) -> None:
+    """See that a file whose name is its checksum is what it was.
+
+    Raises:
+        Damaged: if it is not.
+    """
+    if checksum(path) != path.name.partition(".")[0]:
+        raise Damaged(path, "is damaged (its checksum does not fit)")
+
+
+def checksum(path: Path) -> str:
+    """The first half of a file's SHA-256."""
+    found, buffer = sha256(), bytearray(1 << 20)
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            found.update(memoryview(buffer)[:count])
+    return found.hexdigest()[:32]
+
+
+def left_over(folder: Path, manifest: Manifest | None) -> list[Path]:
+    """Files of ours in the folder that the manifest does not name."""
+    named = set() if manifest is None else {*manifest.chunks, manifest.graph}
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries)
+    return [folder / name for name in names if _OURS.fullmatch(name) and name not in named]
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether a folder may become an index: new, empty, or begun by us."""
+    return not folder.exists() or all(
+        name == ".lock" or _OURS.fullmatch(name) for name in os.listdir(folder)
+    )  # a manifest is asked for before

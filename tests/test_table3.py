@@ -1,0 +1,318 @@
+"""Table 3: rows that can be compared, fully connected layers of trained networks, and reports of scores."""
+
+import dataclasses
+import json
+import re
+from io import StringIO
+
+import numpy as np
+import pytest
+import torch
+from report_rows import facts, result, write
+from rich.console import Console
+
+from patchreorder import recipes, results
+from patchreorder.__main__ import main
+from patchreorder.data import ukbench, weights
+from patchreorder.data.ukbench import UKBench
+from patchreorder.engine import checkpoint, memory
+from patchreorder.engine.describe import describe
+from patchreorder.metrics.retrieval import normalise, ns_score
+from patchreorder.models import alexnet, create_model
+from patchreorder.models.descriptors import DESCRIPTORS, create_descriptor
+from patchreorder.recipes import retrieval, spec
+from patchreorder.recipes.spec import Means
+from patchreorder.report import comparison, page, tables
+from patchreorder.report.folder import load
+
+TABLE3 = recipes.load("table3")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return ukbench.generated(tmp_path_factory.mktemp("photos"), groups=3)
+
+
+# ---- the recipe ------------------------------------------------------------------------------------
+
+
+def test_every_descriptor_is_a_row_and_is_compared_with_the_global_average():
+    rows = {row.name: row for row in TABLE3.rows}
+    assert {row.model for row in TABLE3.rows if "layer" not in row.options} == set(DESCRIPTORS)
+    for name in TABLE3.settings["short"].rows:
+        backbone = rows[name].model.split("/")[0]
+        assert (name, f"{backbone}_gap") in TABLE3.compare or name.endswith("_gap")
+    assert set(TABLE3.settings["short"].rows) | set(TABLE3.settings["trained"].rows) == set(rows)
+
+
+def test_a_row_holds_the_score_of_every_query(photos, tmp_path):
+    (photos / "notes.txt").write_text("x")
+    said = []
+    screen = spec.Screen()
+    screen.say = said.append
+    options = {"setting": "smoke", "rows": ["alexnet_gap"], "columns": ["Ori", "mixed"]}
+    spec.run(TABLE3, out=tmp_path, data=photos, screen=screen, **options)
+    assert [line for line in said if "notes" in line] == ["no images of UK-Bench, left out: 1 files (notes.txt)"]
+    rows = results.read(tmp_path / "table3.jsonl").results
+    torch.manual_seed(0)
+    model = create_descriptor("alexnet/gap")
+    for row in rows:
+        data = UKBench.open(photos, view=row.column)
+        counts, mean = ns_score(describe(model, data), data.groups)
+        assert row.details["scores"] == counts.tolist()
+        assert (row.value, row.n, row.steps, row.metric) == (mean, 12, 0, "NS-score")
+        assert (row.details["together"], row.details["groups"], row.details["dimensions"]) == (4, 3, 256)
+    assert len(rows) == 2
+
+
+def test_fewer_groups_are_another_setting(photos, tmp_path):
+    spec.run(
+        TABLE3, out=tmp_path, data=photos, setting="smoke", rows=["alexnet_gap"], columns=["R"], change={"groups": 2}
+    )
+    (row,) = results.read(tmp_path / "table3.jsonl").results
+    assert (row.setting, row.n) == ("smoke,groups=2", 8)
+    with pytest.raises(ValueError, match=r"groups \(2550\) must be from 1 to 3, which there are"):
+        spec.run(TABLE3, out=tmp_path, data=photos, setting="paper", means=Means(trained=tmp_path))
+    for change in ({"groups": 0}, {"groups": 1.5}, {"lr": 0.1}):
+        with pytest.raises(ValueError, match=r"change \(.*\) must be groups=N: nothing is trained here"):
+            list(spec.cells(TABLE3, change=change))
+
+
+def test_what_is_missing_is_asked_for(photos, tmp_path):
+    one = {"rows": ["cnn_fc6"], "columns": ["Ori"], "setting": "trained", "out": tmp_path}
+    with pytest.raises(ValueError, match=r"table3 needs --data DIR, a folder with UK-Bench's files ukbenchNNNNN\.jpg"):
+        spec.run(TABLE3, **one)
+    with pytest.raises(
+        ValueError, match=r"CNN, fc6 needs --trained DIR, the output folder of `patchreorder run table2_gr"
+    ):
+        spec.run(TABLE3, data=photos, **one)
+    with pytest.raises(ValueError, match=r"holds no trained cnn of seed 0: `patchreorder run table2_grocery"):
+        spec.run(TABLE3, data=photos, means=Means(trained=tmp_path), **one)
+    with pytest.raises(ValueError, match=r"split \(validation\) must be test"):
+        spec.run(TABLE3, data=photos, split="validation", **one)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match="holds no such file; expected are"):
+        spec.run(TABLE3, data=tmp_path / "none", **one)
+
+
+# ---- fully connected layers ------------------------------------------------------------------------
+
+
+def trained(run, network, *, setting="wide", seed=0, recipe="table2_grocery", whole=False, width=12):
+    """What a training of a table leaves: the classifier alone, where the convolutions stayed as they are."""
+    row = next(row for row in recipes.load(recipe).rows if row.name == network)
+    torch.manual_seed(seed + 5)
+    model = create_model(row.model, dataset="imagenet", classes=7, width=width, **row.options).eval()
+    kept = {name: value for name, value in model.state_dict().items() if whole or name.startswith("classifier.")}
+    folder = run / "cells" / f"{network}.all.{setting}.test.{seed}.abcdef01"
+    cell = [recipe, network, "Ori", setting, "test", seed, "abcdef01"]
+    checkpoint.write(folder / "weights.safetensors", kept, {"cell": cell})
+    return model
+
+
+@pytest.mark.parametrize("network", ["cnn", "pr_cnn", "pr_cnn_fine"])
+@pytest.mark.parametrize("layer", ["fc6", "fc7"])
+def test_layers_of_a_trained_network(network, layer, tmp_path):
+    model = trained(tmp_path, network)
+    convolutions = {name: value for name, value in model.state_dict().items() if name.startswith("features.")}
+    torch.save(convolutions, tmp_path / "conv.pt")
+    found = retrieval.connected(tmp_path, network, layer=layer, weights=tmp_path / "conv.pt")
+    assert (found.name, found.dimensions) == (f"{network}/{layer}", 12)
+    seen = {}
+    name = {"fc6": "classifier.1", "fc7": "classifier.4"}[layer]
+    model.get_submodule(name).register_forward_hook(lambda module, given, answer: seen.update(answer=answer))
+    images = torch.rand(2, 3, 224, 224)
+    with torch.inference_mode():
+        model(images)
+        torch.testing.assert_close(found(images), normalise(seen["answer"].relu()))
+
+
+def test_the_widest_training_of_the_seed_is_taken(tmp_path):
+    torch.save(trained(tmp_path, "cnn", setting="short", width=9).state_dict(), tmp_path / "conv.pt")
+    fc6 = trained(tmp_path, "cnn").state_dict()["classifier.1.weight"]
+    trained(tmp_path, "cnn", seed=1)
+    trained(tmp_path, "pr_cnn", setting="short,lr=1")
+    found = retrieval.connected(tmp_path, "cnn", layer="fc6", weights=tmp_path / "conv.pt")
+    assert torch.equal(found.pool[1].weight, fc6)
+    for network, seed in (("cnn", 2), ("pr_cnn", 0)):
+        with pytest.raises(ValueError, match=f"holds no trained {network} of seed {seed}"):
+            retrieval.connected(tmp_path, network, layer="fc6", seed=seed)
+    with pytest.raises(ValueError, match=r"layer \('fc8'\) must be one of fc6, fc7"):
+        retrieval.connected(tmp_path, "cnn", layer="fc8")
+
+
+def test_networks_that_were_trained_whole_bring_their_convolutions(tmp_path, monkeypatch):
+    """Those of table2 are of the other variant, whose layers have names."""
+    monkeypatch.setattr(weights, "alexnet_convolutions", None)
+    model = trained(tmp_path, "pr_cnn", recipe="table2", setting="paper", whole=True)
+    found = retrieval.connected(tmp_path, "pr_cnn", layer="fc7")
+    front, classifier = alexnet.split(model)
+    images = torch.rand(1, 3, 224, 224)
+    with torch.inference_mode():
+        torch.testing.assert_close(found(images), normalise(classifier[:5](front(images))))
+
+
+def test_the_command_measures_a_trained_layer(photos, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda: None)
+    monkeypatch.setenv("COLUMNS", "200")
+    torch.save(trained(tmp_path / "run", "cnn").state_dict(), tmp_path / "conv.pt")
+    cells = ["--rows", "cnn_fc6", "--columns", "Ori", "--workers", "0", "--threads", "1"]
+    main(
+        ["run", "table3", "--setting", "trained", *cells]
+        + ["--data", str(photos), "--trained", str(tmp_path / "run"), "--weights", str(tmp_path / "conv.pt")]
+        + ["--out", str(tmp_path / "out")]
+    )
+    (row,) = results.read(tmp_path / "out" / "table3.jsonl").results
+    shown = capsys.readouterr().out
+    assert f"{row.value:.3f} (1)" in shown
+    assert "3.381" in shown  # the paper's
+
+
+# ---- comparisons of scores -------------------------------------------------------------------------
+
+
+def scored(row: str, scores: list[int], *, together: int = 4, **changes) -> results.Result:
+    details = {"scores": scores, "together": together}
+    values = {
+        "recipe": "table1",
+        "metric": "NS-score",
+        "n": len(scores),
+        "value": sum(scores) / len(scores),
+        "steps": 0,
+    }
+    return result(**{**values, "row": row, "details": details} | changes)
+
+
+def random_scores(seed: int, groups: int = 60) -> list[int]:
+    random = np.random.default_rng(seed)
+    return np.clip(4 - random.poisson(0.3, (groups, 1)) - random.poisson(0.15, (groups, 4)), 1, 4).ravel().tolist()
+
+
+def test_the_interval_is_that_of_drawing_groups_one_by_one():
+    a, b = random_scores(1), random_scores(2)
+    found = comparison.paired_bootstrap([scored("a", a)], [scored("b", b)])
+    assert found.mean == pytest.approx(np.mean(a) - np.mean(b))
+    assert (found.n, found.seeds, found.scores, found.together, found.digits) == (240, (0,), True, 4, 3)
+    random = np.random.default_rng(3)
+    by_group = (np.array(a) - np.array(b)).reshape(60, 4).mean(1)
+    drawn = by_group[random.integers(60, size=(20_000, 60))].mean(1)
+    assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.01)
+    alone = comparison.paired_bootstrap([scored("a", a, together=1)], [scored("b", b, together=1)])
+    assert alone.high - alone.low < 0.8 * (found.high - found.low)  # as if the four of a group were strangers
+
+
+def test_verdicts_on_scores():
+    """Twenty groups of which ten are better by one image each."""
+    low, high = [3] * 80, [4, 3, 3, 3] * 10 + [3] * 40
+    found = comparison.compare([scored("a", high)], [scored("b", low)])
+    assert found.verdict == "higher score"
+    assert found.difference.mean == pytest.approx(10 / 80)
+    assert found.together == comparison.McNemar(0, 10, 2 / 2**10)
+    assert found.tests == {0: found.together}
+    other = comparison.compare([scored("b", low)], [scored("a", high)])
+    assert other.verdict == "lower score"
+    assert (other.difference.low, other.difference.high) == pytest.approx(
+        (-found.difference.high, -found.difference.low)
+    )
+    all_better = comparison.compare([scored("a", [4] * 80)], [scored("b", low)])
+    assert all_better.difference[:3] == (1, 1, 1)  # however often groups are drawn
+    same = comparison.compare([scored("a", low)], [scored("b", low)])
+    assert same.verdict == "no difference shown"
+    assert same.difference[:3] == (0, 0, 0)
+
+
+GOOD = scored("b", [4] * 8)
+
+
+@pytest.mark.parametrize(
+    ("a", "why"),
+    [
+        (scored("a", [4] * 12), r"tested on different numbers of images \(8, 12\)"),
+        (scored("a", [4] * 8, value=3.9), "the scores of a, seed 0, were not kept"),
+        (scored("a", [4] * 8, details={}), "the scores of a, seed 0, were not kept"),
+        (scored("a", [4] * 8, details={"scores": [4] * 7}), "the scores of a, seed 0, were not kept"),
+        (scored("a", [4] * 8, details={"scores": 4}), "the scores of a, seed 0, were not kept"),
+        (scored("a", [4] * 8, details={"scores": ["4"] * 8}), "the scores of a, seed 0, were not kept"),
+        (scored("a", [4] * 8, together=3), "the scores of a, seed 0, were not kept"),
+        (scored("a", [4] * 8, together=-4), "the scores of a, seed 0, were not kept"),
+        (scored("a", [4] * 8, together=2), "scores of images that belong together in different ways"),
+        (scored("a", [4] * 8, seed=1), "no seed that both were trained with"),
+    ],
+)
+def test_scores_that_cannot_be_paired_say_why(a, why):
+    with pytest.raises(ValueError, match=why):
+        comparison.compare([a], [GOOD])
+    if a.seed == 0:
+        with pytest.raises(ValueError, match=why):
+            comparison.compare([GOOD], [a])
+
+
+def test_a_report_of_scores(tmp_path):
+    about = facts(
+        metric="NS-score",
+        better="higher",
+        compare=[["pr_cnn", "cnn"]],
+        paper={"cnn": {"R": 3.381}},
+        rows_of={"short": ["cnn", "pr_cnn", "si_cnn"]},
+    )
+    low, high = [3] * 80, [4, 3, 3, 3] * 10 + [3] * 40
+    folder = write(
+        tmp_path,
+        [scored("cnn", low, details={"scores": low, "together": 4, "batch": 9}), scored("pr_cnn", high)],
+        about,
+    )
+    (recipe,) = load(folder)
+    (table,) = tables.tables(recipe)
+    assert [row.name for row in table.rows] == ["cnn", "pr_cnn", "si_cnn"]  # of the setting, measured or not
+    assert [row for row in table.remarks() if row.startswith("Missing")] == ["Missing: SI-CNN; CNN on T; PR-CNN on T."]
+    console = Console(file=StringIO(), width=200)
+    tables.show(folder, console)
+    text = " ".join(console.file.getvalue().split())
+    for part in (
+        f"3.000 (1) 3.381 {tables.MINUS}0.381",
+        "* 3.125 (1)",
+        "first has score 95 % interval",
+        "higher score +0.125",
+        "0 : 10 p = 0.002",
+        "Cost of computing, nothing was trained",
+    ):
+        assert part in text, part
+    markdown = tables.markdown([recipe])
+    assert "higher score. +0.125 in score (95 % interval, drawing groups of 4 images again, +0." in markdown
+    assert "Lower for PR-CNN : for CNN: 0 : 10, p = 0.002 (seed 0)." in markdown
+    html = " ".join(re.sub(r"<[^>]*>", " ", page.render([recipe])).split())
+    for part in (
+        "positive means that the first has the higher score",
+        "+0.125",
+        "lower for first : for second, sign test",
+    ):
+        assert part in html, part
+    assert "3.000 to 3.381" in html
+    assert "McNemar" not in html
+
+
+def test_a_report_of_errors_stays_what_it_was(tmp_path):
+    rows = [result(errors=[1, 2]), result(row="pr_cnn", errors=[2])]
+    (recipe,) = load(write(tmp_path, rows, facts()))
+    html = " ".join(re.sub(r"<[^>]*>", " ", page.render([recipe])).split())
+    assert "negative means that the first makes fewer errors" in html
+    assert "wrong only by first : only by second, McNemar" in html
+    assert f"{tables.MINUS}0.10 points of error" in tables.markdown([recipe])
+
+
+def test_the_facts_name_the_rows_of_settings():
+    found = json.loads(json.dumps(TABLE3.facts()))["rows_of"]
+    assert found["trained"] == [
+        f"{network}_{layer}" for network in ("cnn", "pr_cnn", "pr_cnn_fine") for layer in ("fc6", "fc7")
+    ]
+    assert "smoke" not in found
+    plain = dataclasses.replace(TABLE3, settings={"smoke": TABLE3.settings["smoke"]})
+    assert plain.facts()["rows_of"] == {}

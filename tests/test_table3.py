@@ -53,6 +53,18 @@ def test_every_descriptor_is_a_row_and_is_compared_with_the_global_average():
     assert set(TABLE3.settings["short"].rows) | set(TABLE3.settings["trained"].rows) == set(rows)
 
 
+def test_the_papers_rows_are_there():
+    """Table 3 of the paper: five networks, two layers; fc7 is better for all but PR-CNN."""
+    assert len(TABLE3.paper) == 10
+    assert set(TABLE3.paper) <= set(TABLE3.settings["trained"].rows)
+    better = {name[:-4] for name in TABLE3.paper if TABLE3.paper[name[:-1] + "6"] > TABLE3.paper[name[:-1] + "7"]}
+    assert better == {"pr_cnn"}
+    for name in TABLE3.settings["trained"].rows:
+        network, layer = name[:-4], name[-3:]
+        assert (f"{network}_fc6", f"{network}_fc7") in TABLE3.compare
+        assert network == "cnn" or (name, f"cnn_{layer}") in TABLE3.compare
+
+
 def test_a_row_holds_the_score_of_every_query(photos, tmp_path):
     (photos / "notes.txt").write_text("x")
     said = []
@@ -81,8 +93,8 @@ def test_fewer_groups_are_another_setting(photos, tmp_path):
     assert (row.setting, row.n) == ("smoke,groups=2", 8)
     with pytest.raises(ValueError, match=r"groups \(2550\) must be from 1 to 3, which there are"):
         spec.run(TABLE3, out=tmp_path, data=photos, setting="paper", means=Means(trained=tmp_path))
-    for change in ({"groups": 0}, {"groups": 1.5}, {"lr": 0.1}):
-        with pytest.raises(ValueError, match=r"change \(.*\) must be groups=N: nothing is trained here"):
+    for change in ({"groups": 0}, {"groups": 1.5}, {"lr": 0.1}, {"layer": "fc6"}):
+        with pytest.raises(ValueError, match=r"change \(.*\) must be groups=N, or with trained networks layer=NAME"):
             list(spec.cells(TABLE3, change=change))
 
 
@@ -91,10 +103,10 @@ def test_what_is_missing_is_asked_for(photos, tmp_path):
     with pytest.raises(ValueError, match=r"table3 needs --data DIR, a folder with UK-Bench's files ukbenchNNNNN\.jpg"):
         spec.run(TABLE3, **one)
     with pytest.raises(
-        ValueError, match=r"CNN, fc6 needs --trained DIR, the output folder of `patchreorder run table2_gr"
+        ValueError, match=r"CNN, fc6 needs --trained DIR, the output folder of `patchreorder run table2_grocery --set"
     ):
         spec.run(TABLE3, data=photos, **one)
-    with pytest.raises(ValueError, match=r"holds no trained cnn of seed 0: `patchreorder run table2_grocery"):
+    with pytest.raises(ValueError, match=r"holds no trained cnn of setting short and seed 0: `patchreorder"):
         spec.run(TABLE3, data=photos, means=Means(trained=tmp_path), **one)
     with pytest.raises(ValueError, match=r"split \(validation\) must be test"):
         spec.run(TABLE3, data=photos, split="validation", **one)
@@ -106,7 +118,7 @@ def test_what_is_missing_is_asked_for(photos, tmp_path):
 # ---- fully connected layers ------------------------------------------------------------------------
 
 
-def trained(run, network, *, setting="wide", seed=0, recipe="table2_grocery", whole=False, width=12):
+def trained(run, network, *, setting="short", seed=0, recipe="table2_grocery", whole=False, width=12):
     """What a training of a table leaves: the classifier alone, where the convolutions stayed as they are."""
     row = next(row for row in recipes.load(recipe).rows if row.name == network)
     torch.manual_seed(seed + 5)
@@ -118,42 +130,49 @@ def trained(run, network, *, setting="wide", seed=0, recipe="table2_grocery", wh
     return model
 
 
-@pytest.mark.parametrize("network", ["cnn", "pr_cnn", "pr_cnn_fine"])
-@pytest.mark.parametrize("layer", ["fc6", "fc7"])
+MODULES = {"fc6": "classifier.2", "fc7": "classifier.5", "pool5": "features.12", "conv5": "features.10"}
+
+
+@pytest.mark.parametrize(
+    ("network", "layer"),
+    [("cnn", "fc6"), ("cnn", "fc7"), ("st_cnn", "fc6"), ("pr_cnn", "fc7"), ("pr_cnn_fine", "fc6")]
+    + [("cnn", "pool5"), ("cnn", "conv5"), ("cnn", "features.10")],
+)
 def test_layers_of_a_trained_network(network, layer, tmp_path):
     model = trained(tmp_path, network)
     convolutions = {name: value for name, value in model.state_dict().items() if name.startswith("features.")}
     torch.save(convolutions, tmp_path / "conv.pt")
     found = retrieval.connected(tmp_path, network, layer=layer, weights=tmp_path / "conv.pt")
-    assert (found.name, found.dimensions) == (f"{network}/{layer}", 12)
     seen = {}
-    name = {"fc6": "classifier.1", "fc7": "classifier.4"}[layer]
-    model.get_submodule(name).register_forward_hook(lambda module, given, answer: seen.update(answer=answer))
+    module = model.get_submodule(MODULES.get(layer, layer))
+    module.register_forward_hook(lambda module, given, answer: seen.update(answer=answer.flatten(1).clone()))
     images = torch.rand(2, 3, 224, 224)
     with torch.inference_mode():
         model(images)
-        torch.testing.assert_close(found(images), normalise(seen["answer"].relu()))
+        torch.testing.assert_close(found(images), normalise(seen["answer"]))
+    assert (found.name, found.dimensions) == (f"{network}/{layer}", seen["answer"].shape[1])
 
 
-def test_the_widest_training_of_the_seed_is_taken(tmp_path):
-    torch.save(trained(tmp_path, "cnn", setting="short", width=9).state_dict(), tmp_path / "conv.pt")
-    fc6 = trained(tmp_path, "cnn").state_dict()["classifier.1.weight"]
+def test_the_training_of_the_setting_and_the_seed_is_taken(tmp_path):
+    torch.save(trained(tmp_path, "cnn", width=9).state_dict(), tmp_path / "conv.pt")
+    fc6 = trained(tmp_path, "cnn", setting="wide").state_dict()["classifier.1.weight"]
     trained(tmp_path, "cnn", seed=1)
     trained(tmp_path, "pr_cnn", setting="short,lr=1")
-    found = retrieval.connected(tmp_path, "cnn", layer="fc6", weights=tmp_path / "conv.pt")
-    assert torch.equal(found.pool[1].weight, fc6)
+    found = retrieval.connected(tmp_path, "cnn", layer="fc6", setting="wide", weights=tmp_path / "conv.pt")
+    assert torch.equal(found.state_dict()["maps.model.classifier.1.weight"], fc6)
+    assert retrieval.connected(tmp_path, "cnn", layer="fc6", weights=tmp_path / "conv.pt").dimensions == 9
     for network, seed in (("cnn", 2), ("pr_cnn", 0)):
-        with pytest.raises(ValueError, match=f"holds no trained {network} of seed {seed}"):
+        with pytest.raises(ValueError, match=f"holds no trained {network} of setting short and seed {seed}"):
             retrieval.connected(tmp_path, network, layer="fc6", seed=seed)
-    with pytest.raises(ValueError, match=r"layer \('fc8'\) must be one of fc6, fc7"):
-        retrieval.connected(tmp_path, "cnn", layer="fc8")
+    with pytest.raises(ValueError, match=r"layer \('fc9'\) must be a module of AlexNet: .*classifier\.1"):
+        retrieval.connected(tmp_path, "cnn", layer="fc9", weights=tmp_path / "conv.pt")
 
 
 def test_networks_that_were_trained_whole_bring_their_convolutions(tmp_path, monkeypatch):
     """Those of table2 are of the other variant, whose layers have names."""
     monkeypatch.setattr(weights, "alexnet_convolutions", None)
     model = trained(tmp_path, "pr_cnn", recipe="table2", setting="paper", whole=True)
-    found = retrieval.connected(tmp_path, "pr_cnn", layer="fc7")
+    found = retrieval.connected(tmp_path, "pr_cnn", layer="fc7", setting="paper")
     front, classifier = alexnet.split(model)
     images = torch.rand(1, 3, 224, 224)
     with torch.inference_mode():
@@ -310,7 +329,7 @@ def test_a_report_of_errors_stays_what_it_was(tmp_path):
 
 def test_the_facts_name_the_rows_of_settings():
     found = json.loads(json.dumps(TABLE3.facts()))["rows_of"]
-    assert found["trained"] == [
+    assert found["wide"] == [
         f"{network}_{layer}" for network in ("cnn", "pr_cnn", "pr_cnn_fine") for layer in ("fc6", "fc7")
     ]
     assert "smoke" not in found

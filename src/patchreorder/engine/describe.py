@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from patchreorder.data import weights as trained
 from patchreorder.models.alexnet import MEAN, STD, Normalise
-from patchreorder.models.descriptors import DESCRIPTORS, SIZE, Descriptor, create_descriptor
+from patchreorder.models.descriptors import DESCRIPTORS, SIZE, Descriptor, Layer, create_descriptor, layer_descriptor
 
 from . import checkpoint
 from .distributed import World
@@ -32,7 +32,8 @@ def open_descriptor(
 
     Args:
         name: one of `patchreorder.models.descriptors.DESCRIPTORS`; or `timm:NAME` or `torchvision:NAME`, one of that
-            package's networks, whose own features behind its last map are taken.
+            package's networks: what goes into its last fully connected layer, or with `@LAYER` what that module says,
+            and with `@LAYER/POOL` a pool of it, such as `torchvision:resnet18@layer4/ranked`.
         weights: file with the weights (.safetensors, .pt, .pth; AlexNet's by torchvision's names), read without running
             code. Without it they are fetched: ours once, pinned by SHA-256; a package's by that package.
         say: gets a line about what is fetched.
@@ -50,7 +51,7 @@ def open_descriptor(
         ours = trained.alexnet_convolutions if name.startswith("alexnet/") else trained.efficientnet_lite0
         found.load(ours(file=weights, say=say))
     else:
-        others = " or ".join(f"{package}:NAME" for package in OTHERS)
+        others = " or ".join(f"{package}:NAME[@LAYER[/POOL]]" for package in OTHERS)
         raise ValueError(f"model ({name!r}) must be one of {', '.join(DESCRIPTORS)}, or {others}")
     return ready(found)
 
@@ -102,31 +103,10 @@ def fingerprint(model: nn.Module) -> str:
 # ---- networks of other packages --------------------------------------------------------------------
 
 
-class Behind(nn.Module):
-    """A classifier's own features: what goes into its last fully connected layer.
-
-    Shape:
-        images: (b, 3, h, w), to (b, d).
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-        if not last:
-            raise ValueError(f"{type(model).__name__} has no fully connected layer to take the features of")
-        self.width = last[-1].in_features
-        self._seen: list[Tensor] = []
-        last[-1].register_forward_pre_hook(lambda layer, given: self._seen.append(given[0]))
-
-    def forward(self, images: Tensor) -> Tensor:
-        self._seen.clear()
-        self.model(images)
-        return self._seen.pop().flatten(1)
-
-
-def _of_package(package: str, name: str, weights: Path | None) -> Descriptor:
+def _of_package(package: str, asked: str, weights: Path | None) -> Descriptor:
     """A classifier of timm or torchvision, with the preprocessing that it was trained with, but for the crop."""
+    name, _, place = asked.partition("@")
+    layer, _, pool = place.partition("/")
     module = _imported(package)
     mean, std, size = MEAN, STD, SIZE
     try:
@@ -146,9 +126,15 @@ def _of_package(package: str, name: str, weights: Path | None) -> Descriptor:
     parts: list[nn.Module] = [Normalise(mean, std)]
     if size != SIZE:
         parts.append(nn.Upsample((size, size), mode="bilinear"))
-    features = Behind(model)
-    maps = nn.Sequential(*parts, features)
-    return Descriptor(f"{package}:{name}", maps, nn.Identity(), dimensions=features.width)
+    parts.append(Layer(model, layer) if layer else Layer(model, _last_connected(model), given=True))
+    return layer_descriptor(f"{package}:{asked}", nn.Sequential(*parts), pool=pool or "flatten")
+
+
+def _last_connected(model: nn.Module) -> str:
+    names = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    if not names:
+        raise ValueError(f"{type(model).__name__} has no fully connected layer to take the features of: name a @LAYER")
+    return names[-1]
 
 
 def _imported(package: str) -> ModuleType | Any:

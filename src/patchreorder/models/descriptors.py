@@ -124,6 +124,46 @@ class RankWeights(nn.Module):
         return f"power={self.power}"
 
 
+class Layer(nn.Module):
+    """What a module of a network says, or what it is given.
+
+    Args:
+        model: the network; it is kept, not copied.
+        name: of the module, as `named_modules` has it.
+        given: what goes into it instead of what comes out.
+
+    Raises:
+        ValueError: the network has no such module.
+
+    >>> Layer(nn.Sequential(nn.Flatten(), nn.Linear(2, 3)), "0")(torch.ones(1, 2, 1)).shape
+    torch.Size([1, 2])
+    """
+
+    def __init__(self, model: nn.Module, name: str, *, given: bool = False) -> None:
+        super().__init__()
+        names = [name for name, _ in model.named_modules() if name]
+        if name not in names:
+            raise ValueError(f"layer ({name!r}) must be a module of {type(model).__name__}: {', '.join(names)}")
+        self.model, self.name = model, name
+        self._seen: list[Tensor] = []
+        layer = model.get_submodule(name)
+        # Copied: what follows may write over it.
+        if given:
+            layer.register_forward_pre_hook(lambda layer, inputs: self._seen.append(inputs[0].clone()))
+        else:
+            layer.register_forward_hook(lambda layer, inputs, answer: self._seen.append(answer.clone()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        self._seen.clear()
+        self.model(images)
+        if not self._seen:
+            raise ValueError(f"layer ({self.name!r}) is not called when {type(self.model).__name__} sees images")
+        return self._seen.pop()
+
+    def extra_repr(self) -> str:
+        return f"name={self.name!r}"
+
+
 class Descriptor(nn.Module):
     """A network whose answer is a descriptor.
 
@@ -186,6 +226,17 @@ def _chain(*parts: nn.Module) -> nn.Module:
     return nn.Sequential(*parts, nn.Flatten())
 
 
+# For maps of any network.
+POOLS: Mapping[str, Callable[[], nn.Module]] = {
+    "flatten": _chain,
+    "ranked": lambda: _chain(PatchReorder(grid="pixels")),
+    "gap": GlobalAverage,
+    "gem": GeM,
+    "rmac": RMAC,
+    "weighted": lambda: _chain(nn.AvgPool2d(3, 2), PatchReorder(grid="pixels"), RankWeights()),
+}
+
+
 def _max() -> nn.Module:
     return nn.MaxPool2d(3, 2)
 
@@ -201,17 +252,14 @@ BACKBONES: Mapping[str, Backbone] = {
             "pr_grid4": lambda: _chain(PatchReorder(grid=4), _max()),
             "pr_joint": lambda: _chain(PatchReorder(grid=2, levels=2, per_channel=False), _max()),
             "ranked": lambda: _chain(_max(), PatchReorder(grid="pixels")),
-            "gap": GlobalAverage,
-            "gem": GeM,
-            "rmac": RMAC,
-            "weighted": lambda: _chain(nn.AvgPool2d(3, 2), PatchReorder(grid="pixels"), RankWeights()),
+            **{name: POOLS[name] for name in ("gap", "gem", "rmac", "weighted")},
         },
     ),
     "efficientnet": Backbone(
         EfficientNetLite0,
         1280,
         7,
-        {"flatten": _chain, "ranked": lambda: _chain(PatchReorder(grid="pixels")), "gap": GlobalAverage},
+        {name: POOLS[name] for name in ("flatten", "ranked", "gap")},
     ),
 }
 DESCRIPTORS = tuple(f"{name}/{pool}" for name, backbone in BACKBONES.items() for pool in backbone.pools)
@@ -234,3 +282,25 @@ def create_descriptor(name: str) -> Descriptor:
     with torch.device("cpu"), torch.no_grad():
         dimensions = made(torch.zeros(1, backbone.channels, backbone.side, backbone.side)).shape[1]
     return Descriptor(name, backbone.create(), made, dimensions=dimensions).eval()
+
+
+def layer_descriptor(name: str, maps: nn.Module, *, pool: str = "flatten") -> Descriptor:
+    """Any network's maps or features as a descriptor.
+
+    Args:
+        name: what to call it.
+        maps: images (b, 3, 224, 224) in [0, 1] to maps (b, c, h, w) or features (b, d); see `Layer`.
+        pool: one of POOLS; features can only be left as they are (flatten).
+
+    Raises:
+        ValueError: for an unknown pool, or one that does not fit.
+    """
+    if pool not in POOLS:
+        raise ValueError(f"pool ({pool!r}) must be one of {', '.join(POOLS)}")
+    made = POOLS[pool]()
+    with torch.no_grad():
+        seen = maps.eval()(torch.zeros(1, 3, SIZE, SIZE))
+        if seen.ndim != 4 and pool != "flatten":
+            raise ValueError(f"pool ({pool!r}) needs maps (b, c, h, w), {name} gives {tuple(seen.shape)}: use flatten")
+        dimensions = made(seen).shape[1]
+    return Descriptor(name, maps, made, dimensions=dimensions).eval()

@@ -20,13 +20,12 @@ from patchreorder.engine import checkpoint
 from patchreorder.engine.describe import BATCH, describe, fingerprint, open_descriptor, ready
 from patchreorder.metrics.retrieval import ns_score
 from patchreorder.models import alexnet, create_model
-from patchreorder.models.descriptors import Descriptor, create_descriptor
+from patchreorder.models.descriptors import Descriptor, Layer, create_descriptor, layer_descriptor
 from patchreorder.results import Result, digest, is_count, provenance
 
 from .spec import Job
 
 LAYERS = {"fc6": "relu6", "fc7": "relu7"}  # what they say is taken behind their ReLU
-SETTINGS = ("wide", "paper", "short")  # of the trainings to look for, the first that is there
 WIDTH = 16  # of fc6 and fc7 where nothing is trained
 
 
@@ -36,19 +35,27 @@ class Plan:
 
     Args:
         groups: of UK-Bench, the first (None: all).
+        trained: the setting of the trainings that fully connected layers are taken of.
+        layer: what describes instead of the row's layer: conv1, relu1, ..., fc8, or a module's name.
         generated: small generated images and random weights.
     """
 
     groups: int | None = None
+    trained: str = ""
+    layer: str = ""
     generated: bool = False
     note: str = ""
 
 
 def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
-    """The plan with another number of groups."""
+    """The plan with another number of groups, or another layer."""
     for name, value in change.items():
+        if name == "layer" and isinstance(value, str) and (plan.trained or plan.generated):
+            continue
         if name != "groups" or not is_count(value) or not value:
-            raise ValueError(f"change ({name}={value!r}) must be groups=N: nothing is trained here")
+            raise ValueError(
+                f"change ({name}={value!r}) must be groups=N, or with trained networks layer=NAME: nothing is trained"
+            )
     return replace(plan, **change)
 
 
@@ -118,7 +125,7 @@ class Measure:
 
     def model(self, job: Job) -> Descriptor:
         """The row's network; what is to be fetched is fetched by one process before all others ask for it."""
-        known = (job.row, job.cell.seed, job.plan.generated, job.means.weights, job.means.trained)
+        known = (job.row, job.cell.seed, job.plan, job.means.weights, job.means.trained)
         if self.kept is None or self.kept[0] != known:
             self.kept = None  # gone before the next one takes as much memory
             first = _model(job) if job.world.leads else None
@@ -136,31 +143,39 @@ def _opened(folder: Path) -> UKBench:
 
 
 def _model(job: Job) -> Descriptor:
-    layer = job.row.options.get("layer")
-    if job.plan.generated:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(job.cell.seed)
-            if layer is None:
-                return ready(create_descriptor(job.row.model))
-            of_row = _row("table2_grocery", job.row.model)
-            model = create_model(of_row.model, dataset="imagenet", classes=2, width=WIDTH, **of_row.options)
-            return ready(_up_to(model, job.row.model, layer, WIDTH))
-    if layer is None:
+    if "layer" not in job.row.options:
+        if job.plan.generated:
+            return ready(_seeded(job, lambda: create_descriptor(job.row.model)))
         # The given file is AlexNet's: rows of other networks fetch theirs.
         weights = job.means.weights if job.row.model.startswith("alexnet/") else None
         return open_descriptor(job.row.model, weights=weights, say=job.screen.say)
+    layer = job.plan.layer or job.row.options["layer"]
+    if job.plan.generated:
+        row = _row("table2_grocery", job.row.model)
+        options = {**row.options, "width": WIDTH}
+        model = _seeded(job, lambda: create_model(row.model, dataset="imagenet", classes=2, **options))
+        return _at(model, job.row.model, layer)
     if job.means.trained is None:
+        recipe = "table2" if job.plan.trained == "paper" else "table2_grocery"
         raise ValueError(
-            f"{job.row.title} needs --trained DIR, the output folder of `patchreorder run table2_grocery` (wide, short)"
+            f"{job.row.title} needs --trained DIR, the output folder of `patchreorder run {recipe} --setting "
+            f"{job.plan.trained}`"
         )
     return connected(
         job.means.trained,
         job.row.model,
         layer=layer,
+        setting=job.plan.trained,
         seed=job.cell.seed,
         weights=job.means.weights,
         say=job.screen.say,
     )
+
+
+def _seeded(job: Job, make: Callable[[], Any]) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(job.cell.seed)
+        return make()
 
 
 def connected(
@@ -168,32 +183,29 @@ def connected(
     network: str,
     *,
     layer: str,
+    setting: str = "short",
     seed: int = 0,
     weights: Path | None = None,
     say: Callable[[str], None] = lambda message: None,
 ) -> Descriptor:
-    """What a fully connected layer of a trained AlexNet says, after its ReLU, as a descriptor.
+    """What a layer of a trained AlexNet says, as a descriptor; fc6 and fc7 after their ReLU.
 
     Args:
-        run: output folder of `patchreorder run table2_grocery` or `table2`; of several trainings the last one of the
-            setting wide, else of paper, else of short.
+        run: output folder of `patchreorder run table2_grocery` or `table2`; of several trainings the last one.
         network: a row of that table, such as cnn or pr_cnn.
-        layer: fc6 or fc7.
-        seed: of the training.
+        layer: fc6 or fc7; or another name in the network's `layers`, or of a module.
+        setting, seed: of the training.
         weights: file with the ImageNet-trained convolutions, where the training left them as they are.
         say: gets a line about what is fetched.
 
     Raises:
-        ValueError: there is no such training in the folder, or its weights are damaged.
+        ValueError: there is no such training in the folder, its weights are damaged, or there is no such layer.
     """
-    if layer not in LAYERS:
-        raise ValueError(f"layer ({layer!r}) must be one of {', '.join(LAYERS)}")
-    names = [f"{network}.all.{setting}.test.{seed}.*/weights.safetensors" for setting in SETTINGS]
-    found = next((files for name in names if (files := list((run / "cells").glob(name)))), [])
+    found = list((run / "cells").glob(f"{network}.all.{setting}.test.{seed}.*/weights.safetensors"))
     if not found:
         raise ValueError(
-            f"{run} holds no trained {network} of seed {seed}: `patchreorder run table2_grocery --setting wide --out "
-            f"{run}` trains it"
+            f"{run} holds no trained {network} of setting {setting} and seed {seed}: `patchreorder run table2_grocery "
+            f"--setting {setting} --rows {network} --seeds {seed} --out {run}` trains it"
         )
     file = max(found, key=lambda file: file.stat().st_mtime)
     tensors, state = checkpoint.read(file)
@@ -205,16 +217,13 @@ def connected(
         alexnet.load_convolutions(model, of_others.alexnet_convolutions(file=weights, say=say))
         tensors = {**model.state_dict(), **tensors}
     model.load_state_dict(tensors)
-    return ready(_up_to(model, network, layer, width))
+    return _at(model, network, layer)
 
 
-def _up_to(model: nn.Module, network: str, layer: str, width: int) -> Descriptor:
-    front, classifier = alexnet.split(model)
+def _at(model: nn.Module, network: str, layer: str) -> Descriptor:
     assert isinstance(model, alexnet.AlexNet)
-    last = model.layers[LAYERS[layer]].removeprefix("classifier.")
-    names = [name for name, _ in classifier.named_children()]
-    parts = list(classifier.children())[: names.index(last) + 1]
-    return Descriptor(f"{network}/{layer}", front, nn.Sequential(*parts), dimensions=width)
+    named = LAYERS.get(layer, layer)
+    return ready(layer_descriptor(f"{network}/{layer}", Layer(model, model.layers.get(named, named))))
 
 
 def _row(recipe: str, name: str) -> Any:

@@ -2,6 +2,7 @@
 
     patchreorder run table3 --data UKBENCH [--weights FILE] [--out runs/table3]
     patchreorder run table3 --data UKBENCH --setting trained --trained runs/table2_grocery [--weights FILE]
+    ... --change layer=pool5  # any other layer of the trained networks
 
 The paper's table, for 2,550 groups and networks trained on ImageNet:
 
@@ -18,9 +19,9 @@ sign, and brought to unit length; the distance is Euclidean, the search exact. A
 there is less to be mistaken for: numbers of 250 groups cannot be compared with the paper's.
 
 `short` asks how to make a descriptor of a trained network's last maps with no further training; each row is compared
-with global averages. `trained` has the paper's layers, of the classifiers that table2_grocery trained on ImageNet's
-convolutions. `paper` is the paper's table: all groups, and networks that `table2 --setting paper` trained; not run by
-us.
+with global averages. `trained` and `wide` have the paper's layers, of the classifiers that table2_grocery trained on
+ImageNet's convolutions. `paper` is the paper's table: all groups, and networks that `table2 --setting paper` trained;
+not run by us.
 """
 
 from __future__ import annotations
@@ -44,7 +45,15 @@ _EFFICIENTNET = {
     "ranked": ("EfficientNet, ranked", "every pixel a patch, sorted"),
     "gap": ("EfficientNet, global average", "the mean over all places"),
 }
-_NETWORKS = {"cnn": "CNN", "pr_cnn": "PR-CNN", "pr_cnn_fine": "PR-CNN-fine"}
+_NETWORKS = {
+    "cnn": "CNN",
+    "cnn_aug": "CNN-Data-Aug",
+    "si_cnn": "SI-CNN",
+    "st_cnn": "ST-CNN",
+    "pr_cnn": "PR-CNN",
+    "pr_cnn_fine": "PR-CNN-fine",
+}
+_WIDE = ("cnn", "pr_cnn", "pr_cnn_fine")  # the networks that table2_grocery has with 4096 features
 
 MAPS = tuple(
     Row(name=f"{backbone}_{pool}", title=title, about=f"{of}: {about}", model=f"{backbone}/{pool}")
@@ -76,6 +85,12 @@ COLUMNS = (
 PAPER = {
     "cnn_fc6": {"Ori": 3.381},
     "cnn_fc7": {"Ori": 3.438},
+    "cnn_aug_fc6": {"Ori": 3.340},
+    "cnn_aug_fc7": {"Ori": 3.441},
+    "si_cnn_fc6": {"Ori": 3.431},
+    "si_cnn_fc7": {"Ori": 3.452},
+    "st_cnn_fc6": {"Ori": 3.430},
+    "st_cnn_fc7": {"Ori": 3.446},
     "pr_cnn_fc6": {"Ori": 3.574},
     "pr_cnn_fc7": {"Ori": 3.539},
 }
@@ -103,14 +118,20 @@ RECIPE = Recipe(
             rows=[row.name for row in MAPS],
         ),
         "trained": Setting(
-            about="fc6 and fc7 of the classifiers that table2_grocery trained on groceries (--trained DIR), on "
+            about="fc6 and fc7 of 512 of the classifiers that table2_grocery trained on groceries (--trained DIR), on "
             "ImageNet's convolutions: other networks than the paper's",
-            plan=lambda row, column: Plan(),
+            plan=lambda row, column: Plan(trained="short"),
             rows=[row.name for row in CONNECTED],
+            seeds=lambda row: (0,) if row.startswith("st_cnn") else (0, 1, 2),
+        ),
+        "wide": Setting(
+            about="the same with fc6 and fc7 of 4096 (table2_grocery's setting wide)",
+            plan=lambda row, column: Plan(trained="wide"),
+            rows=[row.name for row in CONNECTED if row.model in _WIDE],
         ),
         "paper": Setting(
             about="all 2,550 groups; fc6 and fc7 of networks that table2 trained on ImageNet (--trained DIR)",
-            plan=lambda row, column: Plan(groups=2550),
+            plan=lambda row, column: Plan(groups=2550, trained="paper"),
             rows=list(PAPER),
         ),
         "smoke": Setting(

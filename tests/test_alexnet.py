@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
+import vision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -50,16 +51,8 @@ def images() -> Tensor:
 
 
 def test_it_is_the_one_of_torchvision(images):
-    try:
-        models = pytest.importorskip("torchvision").models
-    except RuntimeError:  # see test_surgery_vision.py
-        test_it_is_the_one_of_torchvision.library = torch.library.Library("torchvision", "FRAGMENT")
-        for operator in ("nms", "qnms"):
-            schema = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            test_it_is_the_one_of_torchvision.library.define(schema)
-        models = pytest.importorskip("torchvision").models
     torch.manual_seed(1)
-    theirs = models.alexnet(num_classes=5)
+    theirs = vision.torchvision().models.alexnet(num_classes=5)
     torch.manual_seed(1)
     ours = create_model("alexnet", variant="torchvision", classes=5)
     state = theirs.state_dict()

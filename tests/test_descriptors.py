@@ -10,6 +10,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 import torch
+import vision
 from PIL import Image
 from torch import nn
 from torch.nn import functional as F
@@ -320,7 +321,8 @@ def test_own_weights_of_alexnet(tmp_path):
     assert not model.training
     assert not any(parameter.requires_grad for parameter in model.parameters())
     with pytest.raises(
-        ValueError, match=r"model \('resnet'\) must be one of alexnet/flatten, .*, or timm:NAME or torch"
+        ValueError,
+        match=r"model \('resnet'\) must be one of alexnet/flatten, .*, or timm:NAME\[@LAYER\[/POOL\]\] or torch",
     ):
         open_descriptor("resnet")
 
@@ -380,6 +382,36 @@ def test_networks_of_other_packages(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ImportError, match=r"networks of timm need it, .*: pip install 'patchreorder\[vision\]'"):
         open_descriptor("timm:some")
+
+
+def test_layers_and_pools_of_real_packages(tmp_path):
+    images = torch.rand(1, 3, 224, 224)
+    inside = (images - torch.tensor(alexnet.MEAN).view(3, 1, 1)) / torch.tensor(alexnet.STD).view(3, 1, 1)
+    resnet = vision.torchvision().models.resnet18().eval()
+    torch.save(resnet.state_dict(), tmp_path / "resnet.pt")
+    trunk = nn.Sequential(*list(resnet.children())[:-2])
+    with torch.inference_mode():
+        maps = trunk(inside)
+        ranked = maps.flatten(2).sort(descending=True, dim=2).values  # per channel, strongest first
+        for name, wanted in {
+            "torchvision:resnet18": maps.mean((2, 3)),
+            "torchvision:resnet18@layer4/gap": maps.mean((2, 3)),
+            "torchvision:resnet18@layer4": maps.flatten(1),
+            "torchvision:resnet18@layer4/ranked": ranked.flatten(1),
+        }.items():
+            found = open_descriptor(name, weights=tmp_path / "resnet.pt")
+            assert (found.name, found.dimensions) == (name, wanted.shape[1])
+            torch.testing.assert_close(found(images), normalise(wanted))
+    for layer, why in {
+        "layer9": r"layer \('layer9'\) must be a module of ResNet: conv1, .*, fc",
+        "layer4/best": r"pool \('best'\) must be one of flatten, ranked, .*",
+        "fc/ranked": r"pool \('ranked'\) needs maps \(b, c, h, w\), torchvision:resnet18@fc/ranked gives \(1, 1000\)",
+    }.items():
+        with pytest.raises(ValueError, match=why):
+            open_descriptor(f"torchvision:resnet18@{layer}", weights=tmp_path / "resnet.pt")
+    mobile = vision.timm().create_model("mobilenetv3_small_050", pretrained=False)
+    torch.save(mobile.state_dict(), tmp_path / "mobile.pt")
+    assert open_descriptor("timm:mobilenetv3_small_050@blocks/gem", weights=tmp_path / "mobile.pt").dimensions == 288
 
 
 # ---- UK-Bench's folder -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import vision
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -18,16 +19,7 @@ from patchreorder.advice import advise
 from patchreorder.surgery import insert_after, remove_after
 
 torch.set_num_threads(1)
-try:
-    torchvision = pytest.importorskip("torchvision")
-except RuntimeError:
-    # PyPI's torchvision is built for CUDA: beside a CPU torch its operators are missing, and its import asks
-    # for them, though none of these models does. The library object has to stay alive.
-    MISSING = torch.library.Library("torchvision", "FRAGMENT")
-    for operator in ("nms", "qnms"):
-        MISSING.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    torchvision = pytest.importorskip("torchvision")
-timm = pytest.importorskip("timm")
+torchvision, timm = vision.torchvision(), vision.timm()
 
 
 def alexnet() -> nn.Module:

@@ -16,7 +16,8 @@ from patchreorder.__main__ import main
 from patchreorder.data import ukbench, weights
 from patchreorder.data.ukbench import UKBench
 from patchreorder.engine import checkpoint, memory
-from patchreorder.engine.describe import describe
+from patchreorder.engine.describe import describe, ready
+from patchreorder.engine.distributed import World
 from patchreorder.metrics.retrieval import normalise, ns_score
 from patchreorder.models import alexnet, create_model
 from patchreorder.models.descriptors import DESCRIPTORS, create_descriptor
@@ -83,6 +84,40 @@ def test_a_row_holds_the_score_of_every_query(photos, tmp_path):
         assert (row.value, row.n, row.steps, row.metric) == (mean, 12, 0, "NS-score")
         assert (row.details["together"], row.details["groups"], row.details["dimensions"]) == (4, 3, 256)
     assert len(rows) == 2
+
+
+def test_maps_are_computed_once_for_rows_that_share_them(photos, monkeypatch):
+    computed = []
+    whole = retrieval.answers
+    monkeypatch.setattr(retrieval, "answers", lambda *args, **more: computed.append(1) or whole(*args, **more))
+    measure, world = retrieval.Measure(), World()
+    for name in ("alexnet/gap", "alexnet/pr", "efficientnet/ranked", "alexnet/ranked"):
+        torch.manual_seed(1)
+        model = ready(create_descriptor(name))
+        for view in ("Ori", "T"):
+            images = UKBench.open(photos, view=view)
+            assert torch.equal(measure.features(model, images, world=world), describe(model, images))
+    assert len(computed) == 4  # two networks, two views
+    torch.manual_seed(2)
+    other = ready(create_descriptor("alexnet/gap"))
+    assert torch.equal(measure.features(other, images, world=world), describe(other, images))
+    assert len(computed) == 5  # other weights
+    few = images.first(2)
+    assert torch.equal(measure.features(other, few, world=world), describe(other, few))
+    held = list(measure.maps)
+    monkeypatch.setattr(retrieval, "ROOM", 4 * 12 * 256 * 13 * 13)
+    monkeypatch.setattr(measure, "maps", dict(measure.maps))
+    images = UKBench.open(photos, view="R")
+    assert torch.equal(measure.features(other, images, world=world), describe(other, images))
+    kept = list(measure.maps)[:-1]
+    assert kept
+    assert kept == held[-len(kept) :] != held  # the oldest have gone
+    assert sum(maps.numel() for maps in measure.maps.values()) <= retrieval.ROOM
+    monkeypatch.setattr(retrieval, "ROOM", 4 * 12 * 256 * 13 * 13 - 1)
+    computed.clear()
+    images = UKBench.open(photos, view="mixed")
+    assert torch.equal(measure.features(other, images, world=world), describe(other, images))
+    assert not computed  # too large to keep
 
 
 def test_fewer_groups_are_another_setting(photos, tmp_path):
@@ -159,7 +194,7 @@ def test_the_training_of_the_setting_and_the_seed_is_taken(tmp_path):
     trained(tmp_path, "cnn", seed=1)
     trained(tmp_path, "pr_cnn", setting="short,lr=1")
     found = retrieval.connected(tmp_path, "cnn", layer="fc6", setting="wide", weights=tmp_path / "conv.pt")
-    assert torch.equal(found.state_dict()["maps.model.classifier.1.weight"], fc6)
+    assert torch.equal(found.pool[1].weight, fc6)
     assert retrieval.connected(tmp_path, "cnn", layer="fc6", weights=tmp_path / "conv.pt").dimensions == 9
     for network, seed in (("cnn", 2), ("pr_cnn", 0)):
         with pytest.raises(ValueError, match=f"holds no trained {network} of setting short and seed {seed}"):

@@ -84,10 +84,22 @@ def describe(
         batch: images that are computed together.
         report: gets how many images more are done by this process.
     """
-    if batch < 1:
-        raise ValueError(f"batch ({batch}) must be 1 or more")
     if not len(data):
         return torch.empty(0, model.dimensions)
+    return answers(model, data, world=world, batch=batch, report=report)
+
+
+def answers(
+    model: nn.Module,
+    data: Dataset,
+    *,
+    world: World = _ALONE,
+    batch: int = BATCH,
+    report: Callable[[int], None] = lambda more: None,
+) -> Tensor:
+    """What any network says of all images in order, (n, d); see `describe`."""
+    if batch < 1:
+        raise ValueError(f"batch ({batch}) must be 1 or more")
     watch = model.register_forward_hook(lambda module, given, answer: report(len(answer)))
     try:
         return predict(model, data, world=world, batch=batch)[0]

@@ -184,7 +184,11 @@ class Descriptor(nn.Module):
         self.maps, self.pool = maps, pool
 
     def forward(self, images: Tensor) -> Tensor:
-        vectors = self.pool(self.maps(images)).float()
+        return self.pooled(self.maps(images))
+
+    def pooled(self, maps: Tensor) -> Tensor:
+        """The descriptors of images whose maps are there."""
+        vectors = self.pool(maps).float()
         return F.normalize(vectors.sign() * vectors.abs().sqrt())
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:

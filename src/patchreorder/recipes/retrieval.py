@@ -10,22 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from patchreorder import recipes
 from patchreorder.data import ukbench
 from patchreorder.data import weights as of_others
 from patchreorder.data.ukbench import GROUP, UKBench
 from patchreorder.engine import checkpoint
-from patchreorder.engine.describe import BATCH, describe, fingerprint, open_descriptor, ready
+from patchreorder.engine.describe import BATCH, answers, describe, fingerprint, open_descriptor, ready
+from patchreorder.engine.distributed import World
+from patchreorder.engine.train import model_input
 from patchreorder.metrics.retrieval import ns_score
 from patchreorder.models import alexnet, create_model
-from patchreorder.models.descriptors import Descriptor, Layer, create_descriptor, layer_descriptor
+from patchreorder.models.descriptors import SIZE, Descriptor, Layer, create_descriptor, layer_descriptor
 from patchreorder.results import Result, digest, is_count, provenance
 
 from .spec import Job
 
 LAYERS = {"fc6": "relu6", "fc7": "relu7"}  # what they say is taken behind their ReLU
+ROOM = 1 << 29  # numbers of maps that are kept for the rows that share them
 WIDTH = 16  # of fc6 and fc7 where nothing is trained
 
 
@@ -65,10 +68,14 @@ def identify(data: Path | None, plan: Plan, split: str) -> str:
 
 
 class Measure:
-    """Measures one cell; every process of the world calls this. The last network is kept for the next column."""
+    """Measures one cell; every process of the world calls this.
+
+    The last network is kept for the next column, and maps for the rows that differ only in what they make of them.
+    """
 
     def __init__(self) -> None:
         self.kept: tuple[Any, Descriptor] | None = None
+        self.maps: dict[tuple[str, str], Tensor] = {}  # by network and images
         self.told: set[Path] = set()
 
     def __call__(self, job: Job) -> Result:
@@ -78,7 +85,7 @@ class Measure:
         model = self.model(job)
         show = job.screen.count(f"{job.row.title}, {job.column.title}", len(images))
         begun, cpu_begun = time.perf_counter(), time.process_time()
-        features = describe(model, images, world=job.world, report=show)
+        features = self.features(model, images, world=job.world, report=show)
         seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
         counts, mean = ns_score(features, images.groups)
         return Result(
@@ -106,6 +113,23 @@ class Measure:
             },
             **provenance(),
         )
+
+    def features(
+        self, model: Descriptor, images: UKBench, *, world: World, report: Callable[[int], None] = lambda more: None
+    ) -> Tensor:
+        """What `describe` gives; maps that were computed for another row are used again."""
+        with torch.inference_mode():
+            first = model.maps(model_input(images.batch(torch.tensor([0]))[0], world.device))
+        if len(images) * first.numel() > ROOM // 4:  # four columns
+            return describe(model, images, world=world, report=report)
+        key = digest([repr(model.maps), fingerprint(model.maps)]), digest([images.view, images.names])
+        if key not in self.maps:
+            while sum(map(Tensor.numel, self.maps.values())) + len(images) * first.numel() > ROOM:
+                self.maps.pop(next(iter(self.maps)))
+            self.maps[key] = answers(nn.Sequential(model.maps, nn.Flatten()), images, world=world, report=report)
+        maps = self.maps[key].view(-1, *first.shape[1:])
+        with torch.inference_mode():
+            return torch.cat([model.pooled(_laid_out(part, world)).cpu() for part in maps.split(BATCH)])
 
     def images(self, job: Job) -> UKBench:
         folder = job.data
@@ -135,6 +159,12 @@ class Measure:
 
 
 measure = Measure()
+
+
+def _laid_out(maps: Tensor, world: World) -> Tensor:
+    """As a network gives maps."""
+    layout = torch.channels_last if maps.ndim == 4 else torch.contiguous_format
+    return maps.to(world.device).contiguous(memory_format=layout)
 
 
 @functools.lru_cache(maxsize=2)
@@ -222,8 +252,18 @@ def connected(
 
 def _at(model: nn.Module, network: str, layer: str) -> Descriptor:
     assert isinstance(model, alexnet.AlexNet)
-    named = LAYERS.get(layer, layer)
-    return ready(layer_descriptor(f"{network}/{layer}", Layer(model, model.layers.get(named, named))))
+    name, place = f"{network}/{layer}", LAYERS.get(layer, layer)
+    place = model.layers.get(place, place)
+    front, classifier = alexnet.split(model.eval())
+    inside = place.removeprefix("classifier.")
+    names = [name for name, _ in classifier.named_children()]
+    if inside not in names:
+        return ready(layer_descriptor(name, Layer(model, place)))
+    # Cut in two, for the front is the same for all trainings that left it as it was.
+    parts = nn.Sequential(*list(classifier.children())[: names.index(inside) + 1])
+    with torch.no_grad():
+        dimensions = parts(front(torch.zeros(1, 3, SIZE, SIZE))).shape[1]
+    return ready(Descriptor(name, front, parts, dimensions=dimensions))
 
 
 def _row(recipe: str, name: str) -> Any:

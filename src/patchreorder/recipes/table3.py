@@ -30,20 +30,23 @@ from .retrieval import Plan, changed, identify, measure
 from .spec import Column, Recipe, Row, Setting
 
 _ALEXNET = {
-    "flatten": ("CNN", "the last pool's 6x6 maps as they are"),
-    "pr": ("PR-CNN", "as the paper: 2x2 of 2x2 patches sorted before the last pool"),
-    "pr_grid4": ("PR-CNN, 4x4", "4x4 patches sorted before the last pool"),
-    "pr_joint": ("PR-CNN, joint", "as the paper's, all channels together"),
-    "ranked": ("PR-CNN-fine", "every pixel a patch, sorted after the last pool; ours"),
-    "gap": ("global average", "the mean over all places"),
-    "gem": ("GeM", "generalised mean, power 3"),
-    "rmac": ("R-MAC", "sum of the maxima of 14 regions"),
-    "weighted": ("ranked averages", "averages of 3x3 at every second place, sorted, weighted by rank ** -0.5; ours"),
+    "flatten": ("AlexNet (CNN)", "the last pool's 6x6 maps as they are"),
+    "pr": ("AlexNet, PR (paper)", "as the paper: 2x2 of 2x2 patches sorted before the last pool"),
+    "pr_grid4": ("AlexNet, PR 4x4", "4x4 patches sorted before the last pool"),
+    "pr_joint": ("AlexNet, PR joint", "as the paper's, all channels together"),
+    "ranked": ("AlexNet, PR fine", "every pixel a patch, sorted after the last pool; ours"),
+    "gap": ("AlexNet, global average", "the mean over all places"),
+    "gem": ("AlexNet, GeM", "generalised mean, power 3"),
+    "rmac": ("AlexNet, R-MAC", "sum of the maxima of 14 regions"),
+    "weighted": (
+        "AlexNet, ranked averages",
+        "averages of 3x3 at every second place, sorted, weighted by rank ** -0.5; ours",
+    ),
 }
 _EFFICIENTNET = {
-    "flatten": ("EfficientNet", "its last 7x7 maps as they are"),
-    "ranked": ("EfficientNet, ranked", "every pixel a patch, sorted"),
-    "gap": ("EfficientNet, global average", "the mean over all places"),
+    "flatten": ("EfficientNet-lite0", "its last 7x7 maps as they are"),
+    "ranked": ("EfficientNet-lite0, PR fine", "every pixel a patch, sorted"),
+    "gap": ("EfficientNet-lite0, global average", "the mean over all places"),
 }
 _NETWORKS = {
     "cnn": "CNN",

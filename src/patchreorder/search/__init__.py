@@ -8,4 +8,4 @@ duplicates   groups of pictures that are near each other
 page         answers as one HTML file with thumbnails
 """
 
-DEFAULT_MODEL = "alexnet/ranked"
+DEFAULT_MODEL = "efficientnet/gap"  # the best of Table 3 for its length: docs/search.md

@@ -127,7 +127,8 @@ RECIPE = Recipe(
     measure=measure_frozen,
     parameters=None,
     change=changed,
-    compare=[(row.name, "cnn") for row in ROWS if row.name != "cnn"] + [("pr_cnn_fine", "pr_cnn")],
+    compare=[(row.name, "cnn") for row in ROWS if row.name != "cnn"]
+    + [("pr_cnn_fine", "pr_cnn"), ("pr_cnn_fine", "cnn_aug")],
     curves=CURVES,
     command="patchreorder run table2_grocery --data DIR",
     trains_once=True,

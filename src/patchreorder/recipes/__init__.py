@@ -16,6 +16,7 @@ NAMES = {
     "table2_grocery": "the same on photographs of groceries, or any class folders, with ImageNet-trained convolutions",
     "table2_cifar10": "the same with a small network on CIFAR-10",
     "table3": "retrieval on UK-Bench, the images as they are, turned and shifted",
+    "fig_redundancy": "Figure 2: how alike the weights of fc6 and fc7 are",
 }
 
 

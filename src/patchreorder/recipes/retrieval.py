@@ -180,22 +180,28 @@ def _model(job: Job) -> Descriptor:
         weights = job.means.weights if job.row.model.startswith("alexnet/") else None
         return open_descriptor(job.row.model, weights=weights, say=job.screen.say)
     layer = job.plan.layer or job.row.options["layer"]
-    if job.plan.generated:
-        row = _row("table2_grocery", job.row.model)
-        options = {**row.options, "width": WIDTH}
-        model = _seeded(job, lambda: create_model(row.model, dataset="imagenet", classes=2, **options))
-        return _at(model, job.row.model, layer)
+    model = generated_network(job) if job.plan.generated else trained_network(job, job.plan.trained)
+    return _at(model, job.row.model, layer)
+
+
+def generated_network(job: Job) -> nn.Module:
+    """The network of a row of Table 2, small and with random weights."""
+    row = _row("table2_grocery", job.row.model)
+    options = {**row.options, "width": WIDTH}
+    return _seeded(job, lambda: create_model(row.model, dataset="imagenet", classes=2, **options))
+
+
+def trained_network(job: Job, setting: str) -> nn.Module:
+    """The network that a row of Table 2 trained, from the folder that the user names."""
     if job.means.trained is None:
-        recipe = "table2" if job.plan.trained == "paper" else "table2_grocery"
+        recipe = "table2" if setting == "paper" else "table2_grocery"
         raise ValueError(
-            f"{job.row.title} needs --trained DIR, the output folder of `patchreorder run {recipe} --setting "
-            f"{job.plan.trained}`"
+            f"{job.row.title} needs --trained DIR, the output folder of `patchreorder run {recipe} --setting {setting}`"
         )
-    return connected(
+    return load_trained(
         job.means.trained,
         job.row.model,
-        layer=layer,
-        setting=job.plan.trained,
+        setting=setting,
         seed=job.cell.seed,
         weights=job.means.weights,
         say=job.screen.say,
@@ -208,28 +214,36 @@ def _seeded(job: Job, make: Callable[[], Any]) -> Any:
         return make()
 
 
-def connected(
+def connected(run: Path, network: str, *, layer: str, **which: Any) -> Descriptor:
+    """What a layer of a trained AlexNet says, as a descriptor; fc6 and fc7 after their ReLU.
+
+    Args:
+        run, network, **which: see `load_trained`.
+        layer: fc6 or fc7; or another name in the network's `layers`, or of a module.
+    """
+    return _at(load_trained(run, network, **which), network, layer)
+
+
+def load_trained(
     run: Path,
     network: str,
     *,
-    layer: str,
     setting: str = "short",
     seed: int = 0,
     weights: Path | None = None,
     say: Callable[[str], None] = lambda message: None,
-) -> Descriptor:
-    """What a layer of a trained AlexNet says, as a descriptor; fc6 and fc7 after their ReLU.
+) -> nn.Module:
+    """An AlexNet that Table 2 trained.
 
     Args:
         run: output folder of `patchreorder run table2_grocery` or `table2`; of several trainings the last one.
         network: a row of that table, such as cnn or pr_cnn.
-        layer: fc6 or fc7; or another name in the network's `layers`, or of a module.
         setting, seed: of the training.
         weights: file with the ImageNet-trained convolutions, where the training left them as they are.
         say: gets a line about what is fetched.
 
     Raises:
-        ValueError: there is no such training in the folder, its weights are damaged, or there is no such layer.
+        ValueError: there is no such training in the folder, or its weights are damaged.
     """
     found = list((run / "cells").glob(f"{network}.all.{setting}.test.{seed}.*/weights.safetensors"))
     if not found:
@@ -247,7 +261,7 @@ def connected(
         alexnet.load_convolutions(model, of_others.alexnet_convolutions(file=weights, say=say))
         tensors = {**model.state_dict(), **tensors}
     model.load_state_dict(tensors)
-    return _at(model, network, layer)
+    return model
 
 
 def _at(model: nn.Module, network: str, layer: str) -> Descriptor:

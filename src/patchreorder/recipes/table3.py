@@ -101,6 +101,7 @@ COMPARE = (
     [(row.name, "alexnet_gap") for row in MAPS if row.name.startswith("alexnet_") and row.name != "alexnet_gap"]
     + [(name, "efficientnet_gap") for name in ("efficientnet_flatten", "efficientnet_ranked")]
     + [("efficientnet_gap", "alexnet_gap")]
+    + [(name, "alexnet_flatten") for name in ("alexnet_pr", "alexnet_ranked")]
     + [(f"{network}_{layer}", f"cnn_{layer}") for layer in ("fc6", "fc7") for network in _NETWORKS if network != "cnn"]
     + [(f"{network}_fc6", f"{network}_fc7") for network in _NETWORKS]
 )

@@ -48,6 +48,7 @@ class Setting:
         seeds: of a row.
         rows: the rows it has, all if None.
         meaning: what a reader may conclude from its table, told after a run.
+        like_paper: whether its numbers can be put beside the paper's.
     """
 
     about: str
@@ -55,6 +56,7 @@ class Setting:
     seeds: Callable[[str], Sequence[int]] = lambda row: (0,)
     rows: Sequence[str] | None = None
     meaning: str = ""
+    like_paper: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +158,7 @@ class Recipe:
                 for row in self.rows
             },
             "curves": self.curves,
+            "unlike_paper": [name for name, setting in self.settings.items() if not setting.like_paper],
         } | ({"trains_once": True} if self.trains_once else {})
 
 

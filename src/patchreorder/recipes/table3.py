@@ -127,10 +127,12 @@ RECIPE = Recipe(
             plan=lambda row, column: Plan(trained="short"),
             rows=[row.name for row in CONNECTED],
             seeds=lambda row: (0,) if row.startswith("st_cnn") else (0, 1, 2),
+            like_paper=False,
         ),
         "wide": Setting(
             about="the same with fc6 and fc7 of 4096 (table2_grocery's setting wide)",
             plan=lambda row, column: Plan(trained="wide"),
+            like_paper=False,
             rows=[row.name for row in CONNECTED if row.model in _WIDE],
         ),
         "paper": Setting(

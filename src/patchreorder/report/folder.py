@@ -49,6 +49,7 @@ class Recipe:
     rows: Sequence[Named]
     columns: Sequence[Named]
     paper: Mapping[tuple[str, str], float]  # by row and column
+    unlike_paper: Sequence[str]  # settings whose numbers cannot be compared with the paper's
     compare: Sequence[tuple[str, str]]  # the first is tested against the second
     uncompared: frozenset[str]  # columns where they are not: they say nearly the same as others
     settings: Mapping[str, str]
@@ -121,6 +122,7 @@ def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> 
         rows=_named(facts.get("rows"), (result.row for result in found)),
         columns=_named(facts.get("columns"), (result.column for result in found)),
         paper={key: float(value) for key, value in _cells(facts.get("paper")).items() if is_number(value)},
+        unlike_paper=[_text(setting) for setting in _list(facts.get("unlike_paper"))],
         compare=[
             (pair[0], pair[1])
             for pair in _list(facts.get("compare"))

@@ -146,7 +146,11 @@ class Table:
 
     @property
     def has_paper(self) -> bool:
-        return any(entry.paper is not None for _, _, entry in self.cells())
+        return any(map(self.of_paper, self.recipe.columns))
+
+    def of_paper(self, column: Named) -> bool:
+        """Whether the paper has a number in this column."""
+        return any(self.entry(row, column).paper is not None for row in self.rows)
 
     @property
     def compares_scores(self) -> bool:
@@ -207,7 +211,8 @@ def _rank(group: tuple[str, str]) -> tuple[int, str, bool, str]:
 
 def _table(recipe: Recipe, setting: str, split: str, results: Sequence[Result]) -> Table:
     entries = {}
-    comparable = split == "test" and setting.split(",")[0] != "smoke"  # which runs on generated images
+    # Smoke runs are on generated images.
+    comparable = split == "test" and setting.split(",")[0] not in ("smoke", *recipe.unlike_paper)
     for row in recipe.rows:
         for column in recipe.columns:
             key = row.name, column.name
@@ -388,7 +393,7 @@ def _rich(table: Table) -> RichTable:
     shown = _new(table.title, "model")
     for column in table.recipe.columns:
         shown.add_column(Text(column.title), justify="right", no_wrap=True)
-        if table.has_paper:
+        if table.of_paper(column):
             shown.add_column("paper", justify="right", no_wrap=True)
             shown.add_column("gap", justify="right", no_wrap=True)
     for row in table.rows:
@@ -397,7 +402,7 @@ def _rich(table: Table) -> RichTable:
             entry = table.entry(row, column)
             style = "bold" if entry.best else "" if entry.results else "dim"
             cells.append(Text(("* " if entry.best else "") + value(entry), style))
-            if table.has_paper:
+            if table.of_paper(column):
                 cells += [Text(number(entry.paper, entry.digits)), Text(signed(entry.gap, entry.digits))]
         shown.add_row(*cells)
     return shown
@@ -497,14 +502,14 @@ def _markdown(recipe: Recipe) -> Iterator[str]:
         yield f"**{_escaped(table.title)}**"
         heads = ["model"]
         for column in recipe.columns:
-            heads += [column.title, "paper", "gap"] if table.has_paper else [column.title]
+            heads += [column.title, "paper", "gap"] if table.of_paper(column) else [column.title]
         lines = []
         for row in table.rows:
             cells = [_escaped(row.title)]
             for column in recipe.columns:
                 entry = table.entry(row, column)
                 cells.append(f"**{value(entry)}**" if entry.best else value(entry))
-                if table.has_paper:
+                if table.of_paper(column):
                     cells += [number(entry.paper, entry.digits), signed(entry.gap, entry.digits)]
             lines.append(cells)
         yield _grid(heads, 1, lines)

@@ -54,7 +54,7 @@ def main() -> None:
     rows = [all_pairs(rounds, count=1_000 if args.quick else 10_200, dimensions=4096)]
     show(console, rows[-1])
     with tempfile.TemporaryDirectory() as folder:
-        images = drawn(Path(folder), count=4 * BATCH if args.quick else 1024)
+        images = drawn(Path(folder), count=4 * BATCH if args.quick else 512)
         for name in ("alexnet/ranked", "efficientnet/gap"):
             rows.append(describing(name, images, rounds))
             show(console, rows[-1])

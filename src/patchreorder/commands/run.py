@@ -40,9 +40,9 @@ def run(
 
     Args:
         recipe: the table or figure: table1, ablations, table2 (ImageNet), table2_grocery (any photographs in class
-            folders), table2_cifar10, table3 (UK-Bench).
+            folders), table2_cifar10, table3 (UK-Bench), fig_redundancy (Figure 2).
         setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download); wide is
-            table2_grocery with fc6 and fc7 of 4096, trained is table3 with those layers.
+            with fc6 and fc7 of 4096, trained is table3 with those layers, chance is fig_redundancy of random weights.
         rows: the networks; all those of the setting by default.
         columns: the data sets; all by default.
         seeds: by default those of the setting.

@@ -46,6 +46,7 @@ class Plan:
     trained: str = ""
     first: bool = False
     generated: bool = False
+    note: str = ""
 
 
 def measure(job: Job) -> Result:
@@ -72,7 +73,7 @@ def measure(job: Job) -> Result:
         cpu_seconds=round(time.process_time() - cpu_begun, 1),
         parameters=layer.weight.numel(),
         curves={"cosines": curve},
-        details={"mean": found.mean, "undefined": found.undefined, "shape": list(weight.shape)},
+        details={"mean": found.mean, "undefined": found.undefined, "shape": list(weight.shape), "resumed": 0},
         **provenance(),
     )
 

@@ -25,8 +25,9 @@ check: setup ## formatting, lint, types, doctests, import direction
 	$(BIN)/mypy
 	$(BIN)/pytest --doctest-modules src tests/test_architecture.py
 
+# Two processes, each with one thread: as fast as two cores allow.
 test: check ## the checks and every fast test
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 test-all: check ## also the slow tests
 	$(BIN)/pytest -m ''

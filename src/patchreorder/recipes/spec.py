@@ -222,7 +222,8 @@ def run(
             result = recipe.measure(job)
             if world.leads:
                 results.append(out, result)
-                found = f"{result.value:.2f} {result.metric}, {result.seconds / 60:.1f} min"
+                digits = 2 if result.metric.endswith("%") else 3
+                found = f"{result.value:.{digits}f} {result.metric}, {result.seconds / 60:.1f} min"
                 screen.say(f"{job.row.title}, {job.column.title}, seed {cell.seed}: {found}")
             outcome.measured.append(cell)
         finally:

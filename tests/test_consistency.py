@@ -134,7 +134,7 @@ class TestFeatureSimilarity:
         found = similarity(torch.tensor([[0.0, 0.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
         assert found.mean == 0.5  # both zero: 1; one of them: 0
 
-    @pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 3e38])
+    @pytest.mark.parametrize("size", [1e-30, 1e-22, 1e-20, 1e20, 3e38])
     def test_sizes_whose_squares_vanish_or_overflow(self, size):
         original = torch.tensor([[1.0, 0.0], [1.0, 1.0]]) * size
         copies = torch.tensor([[1.0, 1.0], [1.0, 1.0]]) * size
@@ -150,6 +150,14 @@ class TestFeatureSimilarity:
         nothing = similarity(torch.full((1, 2), math.nan), torch.ones(1, 2))
         assert (nothing.n, nothing.undefined) == (0, 1)
         assert math.isnan(nothing.mean)
+
+    @pytest.mark.parametrize("numbers", [255, 256, 257, 700, 1024])
+    def test_long_features(self, numbers):
+        x, y = torch.rand(6, numbers), torch.randn(6, numbers)
+        expected = torch.cosine_similarity(x.double(), y.double())
+        found = similarity(x, y, quantiles=[0, 1])
+        assert found.mean == pytest.approx(expected.mean().item(), abs=1e-6)
+        assert found.quantiles == pytest.approx({0: expected.min().item(), 1: expected.max().item()}, abs=0.00051)
 
     def test_layouts(self):
         x, y = torch.rand(6, 3, 4, 5), torch.rand(12, 3, 4, 5)
@@ -191,3 +199,13 @@ def test_batches_do_not_matter(n, sizes, seed):
     assert layer.mean == pytest.approx(layer_again.mean, abs=1e-7)
     assert layer.spread == pytest.approx(layer_again.spread, abs=1e-6)
     assert layer.quantiles == pytest.approx(layer_again.quantiles, abs=0.0011)
+
+
+def test_made_in_one_mode_and_read_in_another():
+    x = torch.rand(3, 4)
+    with torch.inference_mode():
+        layer = FeatureSimilarity()
+        layer.update(x + 0, x + 0)
+        layer.result()
+    layer.update(x, x.requires_grad_())
+    assert layer.result().n == 6

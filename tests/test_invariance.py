@@ -124,6 +124,10 @@ class TestThreshold:
         assert Fraction(fired, images) > Fraction(1, 100) >= Fraction(fired - 1, images)
         assert int((values > found.threshold).sum()) == fired
 
+    def test_the_rate_is_the_number_that_was_written(self):
+        assert 0.29 * 100 < 29
+        assert thresholds(torch.arange(100.0)[:, None], rate=0.29).fired.tolist() == [30]
+
     def test_it_is_the_next_lower_value(self):
         assert thresholds(torch.arange(200.0)[:, None]).threshold.tolist() == [196.0]
 
@@ -246,6 +250,28 @@ class TestNeurons:
             results.append(second.result().scores)
         assert torch.equal(*results)
 
+    def test_poses_may_have_other_layouts(self):
+        x, copies = torch.rand(150, 3, 4, 5), torch.rand(150, 3, 4, 5)
+        plain, mixed = LocalFiring(thresholds(x)), LocalFiring(thresholds(x))
+        pairs = mixed.firing(x)
+        for part in (copies, copies.contiguous(memory_format=torch.channels_last), copies.mT.contiguous().mT):
+            plain.update(x, copies)
+            mixed.update(pairs, part)
+        assert torch.equal(plain.result().scores, mixed.result().scores)
+
+    def test_the_better_sign_of_random_values(self):
+        x, copies = torch.randn(150, 40), torch.randn(300, 40)
+        copies[:150] = x + 0.3 * copies[:150]
+        scores = []
+        for sign in (1, -1):
+            second = LocalFiring(thresholds(sign * x))
+            second.update(sign * x, sign * copies)
+            scores.append(second.result().scores)
+        second = LocalFiring(thresholds(x, signs="best"))
+        second.update(x, copies)
+        assert torch.equal(second.result().scores, torch.maximum(*scores))
+        assert torch.equal(second.result().sign == -1, scores[1] > scores[0])
+
     def test_a_drawn_part_is_the_same_in_both_passes(self):
         x, copies = torch.rand(150, 3, 4, 5), torch.rand(150, 3, 4, 5)
         everything, some = (LocalFiring(thresholds(x, most=most, seed=3)) for most in (None, 17))
@@ -258,7 +284,7 @@ class TestNeurons:
         assert thresholds(x, most=60).neurons.chosen is None
 
     def test_low_responses_can_be_firing(self):
-        values = torch.stack([torch.arange(200.0), -torch.arange(200.0)], 1)
+        values = torch.stack([torch.arange(200.0), 1000 - torch.arange(200.0)], 1)
 
         def network(images):  # the second neuron says by low values what the first says by high ones
             return values[images.flatten().long()]
@@ -295,6 +321,9 @@ def oracle(values, copies, rate=0.01, top=0.2):
         limits.append(limit)
         if len(fires) <= need:
             scores.append(0.0)
+            continue
+        if limit == -math.inf:
+            scores.append(1.0)
             continue
         there = [copy[i, neuron].item() > limit for i in fires for copy in copies]
         scores.append(sum(there) / len(there) / (len(fires) / len(own)))
@@ -394,3 +423,17 @@ class TestErrors:
             second.update(values, torch.rand(10, 4))
         with pytest.raises(ValueError, match="do not fit"):
             second.update(torch.rand(10, 4), values)
+
+
+def test_made_in_one_mode_and_read_in_another():
+    values = torch.rand(300, 4)
+    with torch.inference_mode():
+        first = FiringThresholds(images=300)
+        first.update(values + 0)
+        second = LocalFiring(first.result(), top=1.0)
+        pairs = second.firing(values + 0)
+        second.update(pairs, values + 0)
+    second.update(pairs, values)
+    assert second.result().score == second.result().ceiling
+    second.update(pairs, values - 1)
+    assert second.result().local_rate.tolist() == pytest.approx([2 / 3] * 4)

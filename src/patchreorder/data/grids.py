@@ -77,17 +77,15 @@ def posed(images: Tensor, pose: Pose, *, fill: Sequence[float] | None = None) ->
     if pose == UPRIGHT:
         return images
     height, width = images.shape[2:]
-    every = images.new_ones(len(images))
-    shift = every[:, None] * images.new_tensor([pose.down * height, pose.right * width])
-    ground = images.new_tensor(fill if fill is not None else [0.0]).view(-1, 1, 1)
+    ground = None if fill is None else images.new_tensor(fill).view(-1, 1, 1)
     drawn = transforms.warp(
-        images - ground if fill is not None else images,
-        degrees=every * pose.degrees,
-        scale=every,
-        shift=shift,
+        (images if ground is None else images - ground).reshape(1, -1, height, width),  # one grid serves them all
+        degrees=images.new_tensor([pose.degrees]),
+        scale=images.new_ones(1),
+        shift=images.new_tensor([[pose.down * height, pose.right * width]]),
         size=(height, width),
-    )
-    return drawn + ground if fill is not None else drawn
+    ).view(images.shape)
+    return drawn if ground is None else drawn + ground
 
 
 def random_pairs(count: int, poses: int, *, seed: int = 0) -> Tensor:

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .accuracy import mistakes
 
 STEPS = 1000  # bins of cosines in a unit, whose centres are -1, -0.999, ..., 1: quantiles are exact to half a bin
+WAITING = 1 << 14  # cosines that wait until they are counted: many small updates cost less
+CHUNK = 256  # numbers that are added one after the other; longer sums are put together from such
 UNIT = 1 << 40  # cosines are summed as whole multiples of 1 / UNIT, so that the order of batches changes nothing
 
 
@@ -192,7 +195,8 @@ class FeatureSimilarity:
             raise ValueError(f"quantiles ({list(quantiles)}) must be from 0 to 1")
         self.quantiles = tuple(quantiles)
         self._counts = torch.zeros(2 * STEPS + 1, dtype=torch.int64)
-        self._sum = self._squares = self.undefined = 0
+        self._sum = self._squares = self._undefined = 0
+        self._cosines: list[Tensor] = []
 
     @torch.no_grad()
     def update(self, original: Tensor, copies: Tensor) -> None:
@@ -206,18 +210,28 @@ class FeatureSimilarity:
             raise ValueError(f"features {shapes}: they must be (images, ...), alike but for the number of images")
         if len(copies) % len(original):
             raise ValueError(f"features {shapes}: every pose must have all images")
-        cosines = torch.cat([_cosines(original, part) for part in copies.split(len(original))]).double().cpu()
+        self._cosines += [_cosines(original, part) for part in copies.split(len(original))]
+        if sum(map(len, self._cosines)) >= WAITING:
+            self._count()
+
+    def _count(self) -> None:
+        if not self._cosines:
+            return
+        cosines = torch.cat(self._cosines).double().cpu()
+        self._cosines = []
         known = cosines[~cosines.isnan()]
-        self.undefined += len(cosines) - len(known)
-        self._counts += torch.bincount(((known + 1) * STEPS).round().long(), minlength=2 * STEPS + 1)
+        self._undefined += len(cosines) - len(known)
+        bins = ((known + 1) * STEPS).round().long()
+        self._counts = self._counts + torch.bincount(bins, minlength=2 * STEPS + 1)
         self._sum += int((known * UNIT).round().long().sum())
         self._squares += int((known * known * UNIT).round().long().sum())
 
     def result(self) -> Similarity:
         """The numbers so far."""
+        self._count()
         n = int(self._counts.sum())
         if not n:
-            return Similarity(math.nan, math.nan, dict.fromkeys(self.quantiles, math.nan), 0, self.undefined)
+            return Similarity(math.nan, math.nan, dict.fromkeys(self.quantiles, math.nan), 0, self._undefined)
         mean = self._sum / UNIT / n
         # In whole numbers until the root: nothing cancels.
         variance = (self._squares * UNIT * n - self._sum * self._sum) / (n * n * UNIT * UNIT)
@@ -225,7 +239,7 @@ class FeatureSimilarity:
         found = {}
         for q in self.quantiles:
             found[q] = int((passed < max(1, math.ceil(q * n))).sum()) / STEPS - 1
-        return Similarity(mean, math.sqrt(max(0.0, variance)), found, n, self.undefined)
+        return Similarity(mean, math.sqrt(max(0.0, variance)), found, n, self._undefined)
 
 
 def _rate(hits: int, n: int, level: float) -> Rate:
@@ -241,13 +255,26 @@ def _cosines(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype != torch.float64:
         a, b = a.float(), b.float()
     lengths = torch.linalg.vector_norm(a, dim=1) * torch.linalg.vector_norm(b, dim=1)
-    cosines = (a * b).sum(1) / lengths
+    cosines = _products(a, b) / lengths
     # Squares that vanish or overflow, zeros, NaN: once more, and carefully. Half of the range is left for the sums.
     small = torch.finfo(a.dtype).tiny ** 0.5
     doubtful = (~((lengths > small) & cosines.isfinite())).nonzero()[:, 0]
     if len(doubtful):
         cosines[doubtful] = _careful_cosines(a[doubtful], b[doubtful]).to(cosines.dtype)
     return cosines.clamp(-1, 1)
+
+
+def _products(a: Tensor, b: Tensor) -> Tensor:
+    """a . b, row by row; on a CPU by numpy, which needs no room for the products of the numbers."""
+    if a.device.type != "cpu":
+        return (a * b).sum(1)
+    whole = a.shape[1] // CHUNK * CHUNK
+    left, right = a.numpy(), b.numpy()
+    total = np.einsum("ij,ij->i", left[:, whole:], right[:, whole:])
+    if whole:
+        chunks = (x[:, :whole].reshape(len(x), -1, CHUNK) for x in (left, right))
+        total = total + np.einsum("ijk,ijk->ij", *chunks).sum(1)
+    return torch.from_numpy(total)
 
 
 def _careful_cosines(a: Tensor, b: Tensor) -> Tensor:

@@ -57,12 +57,40 @@ class Thresholds(NamedTuple):
     nans: int  # images with NaN in what was measured
 
 
-class Firing(NamedTuple):
-    """The pairs of an image of a batch and a neuron that fires for it."""
+class Firing:
+    """The pairs of an image of a batch and a neuron that fires for it, and how often it did for the image's copies."""
 
-    image: Tensor
-    neuron: Tensor
-    images: int
+    def __init__(self, image: Tensor, neuron: Tensor, images: int, thresholds: Thresholds) -> None:
+        self.image, self.neuron, self.images, self.neurons = image, neuron, images, thresholds.neurons
+        self.poses = 0
+        self.fired = torch.zeros(len(image), dtype=torch.int32, device=image.device)
+        self._threshold = thresholds.threshold.to(image.device)[neuron]
+        self._low = neuron >= self.neurons.number if self.neurons.signs == "best" else None
+        place = neuron if self._low is None else neuron - self.neurons.number * self._low
+        chosen = self.neurons.chosen
+        self._place = place if chosen is None else chosen.to(place.device)[place]
+        self._offsets: dict[tuple[int, ...], Tensor] = {}
+
+    def count(self, copies: Tensor) -> None:
+        """Take one copy of every image of the batch."""
+        values = self._values(copies)
+        values = values if self._low is None else torch.where(self._low, -values, values)
+        self.fired = self.fired + (values > self._threshold)
+        self.poses += 1
+
+    def _values(self, copies: Tensor) -> Tensor:
+        if self.neurons.maps != "each":
+            return _responses(copies, self.neurons.maps)[self.image, self._place]
+        # Only the pairs are read, and where they lie: most values of a layer are not looked at again.
+        if not (copies.is_contiguous() or (copies.dim() == 4 and _is_channels_last(copies))):
+            copies = copies.contiguous()
+        strides = copies.stride()
+        if strides not in self._offsets:
+            place = torch.unravel_index(self._place, self.neurons.shape)
+            parts = (index * stride for index, stride in zip((self.image, *place), strides, strict=True))
+            self._offsets[strides] = sum(parts, start=torch.zeros_like(self.image))
+        flat = copies.detach().as_strided((copies.numel(),), (1,))
+        return flat[self._offsets[strides]]
 
 
 class Invariance(NamedTuple):
@@ -250,9 +278,13 @@ class LocalFiring:
         if not 0 < top <= 1:
             raise ValueError(f"top ({top}) must be above 0 and at most 1")
         self.thresholds, self.around, self.top = thresholds, around, top
-        self._threshold = thresholds.threshold
-        self._copies = torch.zeros(len(self._threshold), dtype=torch.int64)
+        # Neurons without a threshold fire for everything: no copy of theirs need be looked at.
+        self._always = thresholds.threshold == -torch.inf
+        self._limit = thresholds.threshold.masked_fill(self._always, torch.inf if around == "firing" else -torch.inf)
+        self._open: Firing | None = None
+        self._copies = torch.zeros(len(self._limit), dtype=torch.int64)
         self._fired = torch.zeros_like(self._copies)
+        self._seen = 0
 
     @torch.no_grad()
     def firing(self, original: Tensor) -> Firing:
@@ -261,7 +293,7 @@ class LocalFiring:
         _check(original, neurons)
         values = neurons(original)
         image, neuron = (values > self._on(values)).nonzero(as_tuple=True)
-        return Firing(image, neuron, len(original))
+        return Firing(image, neuron, len(original), self.thresholds)
 
     @torch.no_grad()
     def update(self, original: Tensor | Firing, copies: Tensor) -> None:
@@ -278,28 +310,31 @@ class LocalFiring:
         images = original.images if isinstance(original, Firing) else len(original)
         if not images or len(copies) % images:
             raise ValueError(f"copies ({len(copies)}) must be of all {images} images, a whole batch for every pose")
-        poses = len(copies) // images
+        self._seen += len(copies)
         if self.around == "all":
             values = neurons(copies)
             fires = values > self._on(values)
-            self._fired += fires.view(torch.uint8).sum(0, dtype=torch.int64).cpu()
-            self._copies += len(copies)
+            self._fired = self._fired + fires.view(torch.uint8).sum(0, dtype=torch.int64).cpu()
+            self._copies = self._copies + len(copies)
             return
         pairs = original if isinstance(original, Firing) else self.firing(original)
-        threshold = self._on(copies)[pairs.neuron]
-        for pose in range(poses):
-            values = _at(copies[pose * images : (pose + 1) * images], neurons, pairs)
-            self._fired += _counts(pairs.neuron[values > threshold], len(self._fired))
-        self._copies += poses * _counts(pairs.neuron, len(self._copies))
+        if pairs is not self._open:
+            self._close()
+            self._open = pairs
+        for part in copies.split(images):
+            pairs.count(part)
 
     def result(self) -> Invariance:
         """The scores for the copies so far."""
-        if not int(self._copies.sum()) and not bool((self.thresholds.fired == 0).all()):
-            raise ValueError("no copies of images for which neurons fire were measured: call update first")
+        self._close()
+        if not self._seen:
+            raise ValueError("no copies were measured: call update first")
         found = self.thresholds
         everywhere = found.fired.double() / found.images
         local = self._fired.double() / self._copies.clamp(min=1)
         silent = found.fired < found.needed
+        if self.around == "firing":
+            local = torch.where(self._always, everywhere, local)
         scores = torch.where(silent, 0.0, local / everywhere.masked_fill(silent, 1.0))
         sign = torch.ones(len(scores), dtype=torch.int64)
         if found.neurons.signs == "best":
@@ -326,11 +361,21 @@ class LocalFiring:
             nans=found.nans,
         )
 
+    def _close(self) -> None:
+        """Add what was counted for the pairs of a batch to their neurons."""
+        pairs, self._open = self._open, None
+        if pairs is not None and len(pairs.neuron):
+            neuron = pairs.neuron.cpu()
+            # Not in place: the mode that tensors were made in, such as inference, may not be that of now.
+            self._copies = self._copies + pairs.poses * torch.bincount(neuron, minlength=len(self._copies))
+            self._fired = self._fired.index_add(0, neuron, pairs.fired.cpu().long())
+            pairs.poses, pairs.fired = 0, torch.zeros_like(pairs.fired)
+
     def _on(self, like: Tensor) -> Tensor:
         """The thresholds where the activations are."""
-        if self._threshold.device != like.device:
-            self._threshold = self._threshold.to(like.device)
-        return self._threshold
+        if self._limit.device != like.device:
+            self._limit = self._limit.to(like.device)
+        return self._limit
 
 
 def _more_than(rate: float, images: int) -> int:
@@ -347,22 +392,8 @@ def _responses(activations: Tensor, maps: Maps) -> Tensor:
     return places.amax(2) if maps == "max" else places.mean(2)
 
 
-def _at(activations: Tensor, neurons: Neurons, pairs: Firing) -> Tensor:
-    """The responses of pairs only; of feature maps in their own layout, which saves a copy."""
-    low = pairs.neuron >= neurons.number
-    neuron = pairs.neuron - neurons.number * low
-    if neurons.chosen is not None:
-        neuron = neurons.chosen.to(neuron.device)[neuron]
-    if neurons.maps == "each":
-        place = (pairs.image, *torch.unravel_index(neuron, neurons.shape))
-        values = activations[place]
-    else:
-        values = _responses(activations, neurons.maps)[pairs.image, neuron]
-    return torch.where(low, -values, values) if neurons.signs == "best" else values
-
-
-def _counts(neuron: Tensor, length: int) -> Tensor:
-    return torch.bincount(neuron, minlength=length).cpu()
+def _is_channels_last(maps: Tensor) -> bool:
+    return maps.is_contiguous(memory_format=torch.channels_last)
 
 
 def _check(activations: Tensor, neurons: Neurons | None) -> None:

@@ -221,3 +221,12 @@ def test_what_a_walk_through_the_places_finds(grid_levels, extra, energy, seed, 
         assert level.flipped == level.flips.n == len(margins)
         binned = torch.repeat_interleave(torch.arange(1001), level.flips.counts) / 1000
         assert binned.tolist() == pytest.approx(margins, abs=0.000501)
+
+
+def test_made_in_one_mode_and_read_in_another():
+    x = torch.rand(2, 1, 4, 4)
+    with torch.inference_mode():
+        layer = OrderStability()
+        layer.update(x + 0, x + 0)
+    layer.update(x, x.requires_grad_())
+    assert layer.result().maps == 4

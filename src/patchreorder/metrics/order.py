@@ -158,7 +158,7 @@ class OrderStability:
         changed = torch.zeros_like(some)
         for level in self._levels:
             alike, flipped, undefined = level.compare(before, after, alike)
-            changed |= flipped
+            changed = changed | flipped
             self.undefined += undefined
         self.maps += int(some.sum())
         self.empty += int((~some).sum())
@@ -194,17 +194,17 @@ class _Level:
         flipped = changed.any(3)
         self.groups += int(compared.sum())
         self.flipped += int(flipped.sum())
-        self.compared += compared.sum().cpu()
-        self.changed += changed.sum((0, 1, 2)).cpu()
+        self.compared = self.compared + compared.sum().cpu()
+        self.changed = self.changed + changed.sum((0, 1, 2)).cpu()
         first = changed.int().argmax(3)[flipped]  # of several largest, torch gives the first
-        self.first += torch.bincount(first, minlength=len(self.first)).cpu()
+        self.first = self.first + torch.bincount(first, minlength=len(self.first)).cpu()
         lost = own[flipped].gather(1, first[:, None])[:, 0]
         won = _pick(energy, other)[flipped].gather(1, first[:, None])[:, 0]
-        undefined = _count_margins(self.flips, lost, won)
+        self.flips, undefined = _count_margins(self.flips, lost, won)
         succeeding = compared[..., None] & ((own[..., 1:] != 0) | (own[..., :-1] != 0))
-        undefined += _count_margins(self.neighbours, own[..., :-1][succeeding], own[..., 1:][succeeding])
+        self.neighbours, more = _count_margins(self.neighbours, own[..., :-1][succeeding], own[..., 1:][succeeding])
         same = ((patch == other) & alike[..., None]).unflatten(2, self._parents)
-        return _ungroup(same, self.grid), flipped.any(2), undefined
+        return _ungroup(same, self.grid), flipped.any(2), undefined + more
 
     def result(self, quantiles: Sequence[float]) -> LevelStability:
         return LevelStability(
@@ -252,13 +252,13 @@ def _pick(energy: Tensor, patch: Tensor) -> Tensor:
     return energy.gather(2, patch.flatten(2)).view(patch.shape)
 
 
-def _count_margins(counts: Tensor, a: Tensor, b: Tensor) -> int:
-    """Add margins to their bins; return how many are not numbers."""
+def _count_margins(counts: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, int]:
+    """The counts with these margins in their bins, and how many are not numbers."""
     total = a.double() + b.double()
     margins = (a.double() - b.double()).abs() / total.where(total != 0, 1.0)
     known = margins[margins.isfinite()]
-    counts += torch.bincount((known * STEPS).round().long(), minlength=len(counts)).cpu()
-    return len(margins) - len(known)
+    found = torch.bincount((known * STEPS).round().long(), minlength=len(counts)).cpu()
+    return counts + found, len(margins) - len(known)
 
 
 def _margins(counts: Tensor, quantiles: Sequence[float]) -> Margins:

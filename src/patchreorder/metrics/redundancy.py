@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 BINS = 201  # an odd number: zero lies in the middle of a bin, not on an edge
-ROOM = 1 << 24  # numbers that are at hand at a time
+ROOM = 1 << 23  # numbers that are at hand at a time
 
 
 class Similarities(NamedTuple):
@@ -71,7 +71,7 @@ class SimilarityHistogram:
         # Rounding can lead a little beyond 1.
         values = values.clamp(-1, 1)
         places = ((values + 1) * (self.bins / 2)).int().clamp_(max=self.bins - 1)
-        self._counts += torch.bincount(places, minlength=self.bins).cpu()
+        self._counts = self._counts + torch.bincount(places, minlength=self.bins).cpu()
         self._sums.append((values.sum(dtype=torch.float64).item(), values.abs_().sum(dtype=torch.float64).item()))
 
     def result(self) -> Similarities:
@@ -99,7 +99,7 @@ def position_similarity(weight: Tensor, *, maps: int, bins: int = BINS, block: i
         weight: of the layer, as `nn.Linear` has it.
         maps: feature maps that it is connected to.
         bins: of the histogram.
-        block: output neurons at a time; by default as many as need 64 MB.
+        block: output neurons at a time; by default as many as have 32 MB.
 
     Raises:
         ValueError: weight is not such a matrix, is not finite, or has fewer than two places.
@@ -136,7 +136,7 @@ def neuron_similarity(weight: Tensor, *, bins: int = BINS, block: int | None = N
     Args:
         weight: of the layer, as `nn.Linear` has it.
         bins: of the histogram.
-        block: neurons that are compared with as many others at a time; by default what needs 64 MB.
+        block: neurons that are compared with as many others at a time; by default what has 32 MB.
 
     Raises:
         ValueError: weight is not such a matrix, is not finite, or has fewer than two neurons.

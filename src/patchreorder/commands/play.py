@@ -97,6 +97,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    listening = None
     try:
         kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(kind, socket.SOCK_STREAM)
@@ -105,6 +106,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.bind(place)
         listening.listen(128)
     except OSError as error:
+        if listening is not None:
+            listening.close()
         raise OSError(
             f"cannot listen on {host}, port {port} ({error.strerror or error}): choose another with --port, "
             "or --port 0 for any that is free"

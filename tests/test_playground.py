@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -232,6 +233,9 @@ def test_the_layer_view_is_what_the_operator_does(net):
         after, order = patch_reorder(maps, grid=2, levels=2, return_order=True)
     chosen = view["channels"]
     assert len(chosen) == layer.CHANNELS
+    least = maps.square().sum((2, 3)).prod(0)  # of the energies in both poses
+    assert least[chosen].min() >= np.sort(least.numpy())[-layer.CHANNELS]
+    assert view["strongest"] == int(least.argmax())
     assert torch.equal(order[1, chosen].flatten(1).long(), torch.tensor(view["order"]))
     for number, name in enumerate(("upright", "posed")):
         for kind, wanted in (("before", maps), ("after", after)):
@@ -711,6 +715,20 @@ def test_everything_to_press_has_a_name():
         assert inside or (name and name[1] in labelled) or 'class="time"' in tag, tag
 
 
+def test_the_numbers_in_the_documentation_are_those_of_the_page(net):
+    rows = {
+        "shifted by 5 and -4, 2x2 patches (T)": (Pose(0, -4, 5), "mnist-t", Settings(2)),
+        "the same, pixels (T)": (Pose(0, -4, 5), "mnist-t", Settings("pixels")),
+        "turned by 60 degrees, pixels (R)": (Pose(60), "mnist-r", Settings("pixels")),
+    }
+    text = (Path(__file__).parent.parent / "docs" / "playground.md").read_text(encoding="utf-8")
+    for title, asked in rows.items():
+        found = net.answer(samples()[3], *asked)["layer"]["similarity"]
+        values = found["before"], found["after"], found["others"]["after"]
+        said = re.search(rf"\| {re.escape(title)} \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", text)
+        assert [float(value) for value in said.groups()] == pytest.approx(values, abs=0.011), title
+
+
 # ---- in a real browser -----------------------------------------------------------------------------
 
 
@@ -803,8 +821,11 @@ def test_draw_turn_and_see_the_answers_change(visit):
     page.mouse.up()
     for name in networks.NAMES:
         expect(page.locator(f'.card[data-network="{name}"]')).to_have_attribute("data-answer", "1")
-    assert re.search(r"#d=w[\w-]+$", page.evaluate("location.href")) or page.wait_for_url(re.compile("#d=w"))
-    page.goto(page.url.partition("#")[0] + "#d=s3")
+    page.wait_for_url(re.compile(r"#d=w[\w-]+$"))
+    page.reload()  # the address holds the drawing
+    expect(page.locator(".card").first).to_have_attribute("data-answer", "1")
+    assert "d=w" in page.url
+    page.goto(page.url.partition("#")[0] + "#d=s3")  # no other page: its state alone changes
     expect(page.locator(".card").first).to_have_attribute("data-answer", "3")
     page.locator("#turn").focus()
     page.keyboard.press("Home")  # -180 degrees

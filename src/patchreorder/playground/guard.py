@@ -21,7 +21,7 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 UPLOAD = "/api/photos"
 MAX_UPLOAD, MAX_BODY = 10_000_000, 64_000  # bytes
 UPLOADS = 4  # that are read at the same time
-REQUESTS = 64  # of all kinds at the same time
+REQUESTS = 64  # of all kinds that are answered at the same time
 SECONDS = 20.0  # for a body to arrive
 HEADERS = {
     "content-security-policy": (
@@ -68,31 +68,33 @@ class Guard:
         if scope["type"] != "http":
             return  # no web sockets: the server closes the connection
         upload = scope["method"] == "POST" and scope["path"] == UPLOAD
-        started = False
 
         async def guarded(message: Message) -> None:
-            nonlocal started
             if message["type"] == "http.response.start":
-                started = True
                 own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
                 message["headers"] = [*message.get("headers", ()), *own]
             await send(message)
 
-        self._requests += 1
+        busy = _Problem(503, "the server is busy: try again in a moment")
         self._uploads += upload
         try:
             self._check(scope)
-            if self._requests > REQUESTS or (upload and self._uploads > UPLOADS):
-                raise _Problem(503, "the server is busy: try again in a moment")
+            if upload and self._uploads > UPLOADS:
+                raise busy
             body = await self._body(scope, receive, MAX_UPLOAD if upload else MAX_BODY)
-            await self._app(scope, _replayed(body, receive), guarded)
+            # Only now: those who send slowly take nobody's place.
+            if self._requests >= REQUESTS:
+                raise busy
+            self._requests += 1
+            try:
+                await self._app(scope, _replayed(body, receive), guarded)
+            finally:
+                self._requests -= 1
         except _Problem as problem:
-            if not started:
-                await _answer(guarded, problem)
+            await _answer(guarded, problem)
         except _Left:
             pass
         finally:
-            self._requests -= 1
             self._uploads -= upload
 
     def _check(self, scope: MutableMapping[str, Any]) -> None:

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from patchreorder.functional import Settings, patch_reorder
 from patchreorder.torch_form import unit_energy
 
-CHANNELS = 16  # maps that are shown: those with the most energy for the upright picture
+CHANNELS = 16  # maps that are shown
 
 
 def view(maps: Tensor, settings: Settings) -> dict[str, Any]:
-    """The strongest maps of a picture upright and posed, before and after reordering, and what moved where.
+    """The maps that are strong in both poses of a picture, before and after reordering, and what moved where.
 
     Pixels are bytes (base64), scaled by the largest value of the channel. `order` has, for each channel, the source
     patch of every place; `energy` that of every patch where it lies; both are those of the posed picture.
@@ -28,7 +28,9 @@ def view(maps: Tensor, settings: Settings) -> dict[str, Any]:
     after, order = patch_reorder(maps, **named, return_order=True)
     rows, columns = order.shape[2:]
     energy = unit_energy(maps[1:], rows, columns, settings.energy)[0]
-    chosen = maps[0].square().sum((1, 2)).argsort(descending=True, stable=True)[:CHANNELS]
+    both = maps.square().sum((2, 3)).log().sum(0)  # of a map that is silent in one of them there is little to see
+    strongest = both.argsort(descending=True, stable=True)[:CHANNELS]
+    chosen = strongest.sort().values
     top = maps[:, chosen].amax((0, 2, 3)).clamp(min=1e-12)
     each = chosen if settings.per_channel else torch.zeros(1, dtype=torch.long)
     energy = energy if settings.per_channel else energy.sum(0, keepdim=True)
@@ -40,6 +42,7 @@ def view(maps: Tensor, settings: Settings) -> dict[str, Any]:
         "grid": settings.grid,
         "levels": settings.levels,
         "channels": chosen.tolist(),
+        "strongest": int(strongest[0]),
         "upright": {"before": upright, "after": upright_after},
         "posed": {"before": posed, "after": posed_after},
         "order": order[1, each].flatten(1).tolist(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,8 +27,8 @@ class GivenUp(Exception):
 class Pool:
     """Threads that do one kind of work.
 
-    A thread cannot be stopped from outside: work gets a function `check` that raises once its time is over or nobody
-    waits for it, and calls it between steps. Until it has really ended it keeps its place.
+    A thread cannot be stopped from outside: work gets a function `check` that raises once nobody waits for it, because
+    its time is over or who asked has left, and calls it between steps. Until it has really ended it keeps its place.
 
     Args:
         workers: how many threads.
@@ -56,13 +55,11 @@ class Pool:
         if self._taken >= self._places:
             raise Busy
         self._taken += 1
-        end, stopped = time.monotonic() + self.seconds, threading.Event()
+        stopped = threading.Event()
 
         def check() -> None:
             if stopped.is_set():
                 raise GivenUp
-            if time.monotonic() > end:
-                raise TimeOver
 
         def begin() -> T:
             check()

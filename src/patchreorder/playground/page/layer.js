@@ -74,13 +74,21 @@ export class Layer {
 
   redraw() {
     if (!this.view) return;
-    const { size: [height, width], channels, similarity } = this.view;
-    const channel = Math.min(this.get("channel"), channels.length - 1);
+    const { size: [height, width], similarity } = this.view;
+    const channel = this.channel();
     this.choose(channel);
     for (const [name, maps] of Object.entries(this.maps)) paint(this.find(`.${name}`), maps[channel], height, width, "--own");
     this.drawBefore(channel);
     this.drawAfter(channel);
     this.tell(channel, similarity);
+  }
+
+  // The place in the list of the map that is shown: the chosen one, else the last one as long as it is there.
+  channel() {
+    const { channels, strongest } = this.view;
+    const found = [this.get("channel"), this.shown, strongest].find((number) => channels.includes(number));
+    this.shown = found;
+    return channels.indexOf(found);
   }
 
   // The maps to choose from, as radio buttons; made anew only when they are others.
@@ -89,8 +97,8 @@ export class Layer {
     if (this.tiles.dataset.channels !== channels.join()) {
       this.tiles.dataset.channels = channels.join();
       this.tiles.replaceChildren(...channels.map((number, i) => {
-        const input = element("input", { type: "radio", name: `${this.name}-channel`, value: i, class: "unseen", "aria-label": `map ${number}` });
-        input.addEventListener("change", () => this.set("channel", i));
+        const input = element("input", { type: "radio", name: `${this.name}-channel`, value: number, class: "unseen", "aria-label": `map ${number}` });
+        input.addEventListener("change", () => this.set("channel", number));
         return element("label", { class: "tile", title: `map ${number}` }, input, element("canvas", { "aria-hidden": "true" }));
       }));
     }
@@ -98,7 +106,7 @@ export class Layer {
       paint(tile.querySelector("canvas"), this.maps.pb[i], height, width, "--own");
       tile.querySelector("input").checked = i === channel;
     });
-    this.find(".maps legend").textContent = `The ${channels.length} maps with the most energy; shown above: map ${channels[channel]}`;
+    this.find(".maps legend").textContent = `The ${channels.length} maps that are strongest in both poses; shown above: map ${channels[channel]}`;
   }
 
   geometry(canvas) {
@@ -118,7 +126,7 @@ export class Layer {
     const order = this.order(channel);
     order.forEach((source, place) => outline(where, source, this.number(place)));
     const { patches: [rows, columns], energy } = this.view;
-    const energies = energy[energy.length > 1 ? channel : 0];
+    const energies = energy[energy.length > 1 ? channel : 0]; // one for all if they are ranked together
     const first = order.slice(0, 4).map((source) => `row ${Math.floor(source / columns) + 1}, column ${(source % columns) + 1} (energy ${energies[source]})`);
     canvas.setAttribute("aria-label", `Map ${this.view.channels[channel]} before reordering, ${rows} by ${columns} patches. In the order of their new places: ${first.join("; ")}${order.length > 4 ? "; and so on" : ""}.`);
   }
@@ -201,7 +209,7 @@ export class Layer {
     const begin = performance.now();
     const step = (now) => {
       this.time = Math.min(1, (now - begin) / MOVE);
-      if (this.view) this.drawAfter(Math.min(this.get("channel"), this.view.channels.length - 1));
+      if (this.view) this.drawAfter(this.channel());
       if (this.time < 1) this.frame = requestAnimationFrame(step);
     };
     this.frame = requestAnimationFrame(step);
@@ -210,7 +218,7 @@ export class Layer {
   stop(time) {
     cancelAnimationFrame(this.frame);
     this.time = time;
-    if (this.view) this.drawAfter(Math.min(this.get("channel"), this.view.channels.length - 1));
+    if (this.view) this.drawAfter(this.channel());
   }
 }
 

@@ -117,6 +117,7 @@ function meant() {
 
 function showAnswer() {
   const label = meant();
+  const other = at("meant").textContent !== String(label);
   const said = [];
   for (const [name, card] of Object.entries(cards)) {
     const best = card.answer(answer.probabilities[name], label);
@@ -126,8 +127,10 @@ function showAnswer() {
   paint(at("seen"), bytes(answer.image), answer.side, answer.side);
   paint(cards.st_cnn.transformed, bytes(answer.transformed), answer.side, answer.side);
   layer.show(answer.layer);
-  drawRings();
-  drawMaps();
+  if (other) {
+    drawRings(); // what is right there depends on it
+    drawMaps();
+  }
   at("remark").textContent = label === 6 || label === 9 ? `Turned by 180°, a ${label} is a ${15 - label}: no network can be right all around.` : "";
   tour.tell(answer.layer.similarity);
   speak(`${said.join(", ")}.`);

@@ -16,8 +16,12 @@ export function shape(name, attributes = {}, text = "") {
   return made;
 }
 
+const colours = new Map(); // asking for a style costs a layout
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => colours.clear());
+
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  if (!colours.has(name)) colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return colours.get(name);
 }
 
 // Bytes as more or less of one colour, so that light and dark pages both show much as much.

@@ -6,8 +6,8 @@ const STEP = 4; // drawings are kept to a 250th of the pad, so that a link draws
 const END = 255; // between two lines
 
 const WHOLE = {
-  t: ["turn", -180, 180], x: ["right", -7, 7], y: ["down", -7, 7], k: ["channel", 0, 15],
-  pt: ["photoTurn", -180, 180], px: ["photoRight", -40, 40], py: ["photoDown", -40, 40], pk: ["photoChannel", 0, 15],
+  t: ["turn", -180, 180], x: ["right", -7, 7], y: ["down", -7, 7], k: ["channel", -1, 255, -1],
+  pt: ["photoTurn", -180, 180], px: ["photoRight", -40, 40], py: ["photoDown", -40, 40], pk: ["photoChannel", -1, 255, -1],
 };
 const ONE_OF = {
   n: ["trained", ["r", "t"]],
@@ -19,7 +19,7 @@ const ONE_OF = {
 
 export function standard() {
   const state = { digit: { sample: 3 } };
-  for (const [name] of Object.values(WHOLE)) state[name] = 0;
+  for (const [name, , , usual = 0] of Object.values(WHOLE)) state[name] = usual; // no map chosen: -1
   for (const [name, values] of Object.values(ONE_OF)) state[name] = values[0];
   return state;
 }

@@ -202,6 +202,7 @@ def in_browser(address: str, changes: int) -> dict[str, float] | None:
             return None
         page = browser.new_page()
         settle(page, f"{address}/#n=t")
+        page.wait_for_timeout(1500)
         page.locator("#turn").focus()
         page.evaluate("performance.clearMeasures()")
         for _ in range(changes):

@@ -266,13 +266,13 @@ def test_the_page_s_settings_do_not_change_the_network(net):
 
 @pytest.mark.parametrize("kind", ["ring", "shifts"])
 def test_rings_and_maps_are_what_single_answers_say(net, kind):
-    digit, pose = samples()[3], Pose(25, 2, -1)
+    digit, pose = samples()[3], Pose(60, 2, -1)  # where answers differ
     found = getattr(net, kind)(digit, pose, check=lambda: None)
     if kind == "ring":
         poses, dataset = [pose._replace(turn=angle) for angle in found["angles"]], "mnist-r"
     else:
         places, dataset = found["places"], "mnist-t"
-        poses = [Pose(25, down, right) for down in places for right in places]
+        poses = [Pose(60, down, right) for down in places for right in places]
     assert len(poses) == {"ring": 72, "shifts": 225}[kind]
     for number in range(0, len(poses), 37):
         single = net.answer(digit, poses[number], dataset, Settings())["probabilities"]
@@ -636,7 +636,8 @@ def test_the_cache_keeps_what_was_asked_for_last():
 # ---- the command -----------------------------------------------------------------------------------
 
 
-def test_another_address_needs_a_flag(capsys):
+def test_another_address_needs_a_flag(capsys, monkeypatch):
+    monkeypatch.setattr(play_module, "_listen", lambda host, port: pytest.fail("it listens"))  # not in a test
     assert main(["play", "--host", "0.0.0.0"]) == 2
     assert capsys.readouterr().err == (
         "patchreorder: host (0.0.0.0) would let other machines in: add --expose if that is meant\n"
@@ -745,6 +746,11 @@ def server(app):
     running.should_exit = True
     thread.join(10)
     listening.close()
+
+
+def test_answers_are_sent_without_delay():
+    with play_module._listen("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP  # asyncio looks at it
 
 
 def test_slow_and_silent_senders_stop_nobody(server):

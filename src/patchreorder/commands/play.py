@@ -100,7 +100,8 @@ def _listen(host: str, port: int) -> socket.socket:
     listening = None
     try:
         kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(kind, socket.SOCK_STREAM)
+        # asyncio sends without delay only on sockets that say that they are TCP: else an answer waits for 40 ms.
+        listening = socket.socket(kind, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         if os.name != "nt":
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(place)

@@ -31,7 +31,7 @@ KINDS = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
 }
-LIVE_SECONDS, SLOW_SECONDS = 5.0, 15.0
+LIVE_SECONDS, SLOW_SECONDS = 5.0, 30.0
 KEPT = 400  # rings and maps of shifts
 Step = Callable[[], None]
 

@@ -54,8 +54,8 @@ def create_app(
 ) -> Guard:
     """The playground as an ASGI application.
 
-    What answers at once (probabilities, maps), what takes longer (the ring, the map of shifts) and what decodes
-    photographs have threads of their own, so that none of them keeps another waiting.
+    What answers at once (probabilities, feature maps), the ring, the map of shifts, which takes longest, and what
+    decodes photographs have threads of their own, so that none of them keeps another waiting.
 
     Args:
         mnist: digits to pick from.
@@ -68,7 +68,8 @@ def create_app(
     answering = Networks()
     cores = os.cpu_count() or 1
     live = Pool(workers=cores, waiting=24, seconds=LIVE_SECONDS)
-    slow = Pool(workers=max(1, cores // 2), waiting=24, seconds=SLOW_SECONDS)
+    turning = Pool(workers=max(1, cores // 2), waiting=24, seconds=SLOW_SECONDS)
+    shifting = Pool(workers=max(1, cores // 2), waiting=24, seconds=SLOW_SECONDS)
     decoding = Pool(workers=1, waiting=3, seconds=SLOW_SECONDS)
     cache = Cache(KEPT)
     files = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in PAGE.iterdir() if path.suffix in KINDS}
@@ -76,7 +77,7 @@ def create_app(
     @asynccontextmanager
     async def closing(app: FastAPI):  # type: ignore[no-untyped-def]
         yield
-        for pool in (live, slow, decoding):
+        for pool in (live, turning, shifting, decoding):
             pool.close()
 
     # No pages about the interface: they would load scripts from elsewhere.
@@ -161,7 +162,7 @@ def create_app(
             digit = mnist.find(wanted)
             return cache.get(("ring", digit.digest, pose), lambda: answering.ring(digit, pose, check=check))
 
-        return await answered(request, slow, work)
+        return await answered(request, turning, work)
 
     @app.post("/api/shifts")
     async def shifts(request: Request) -> Response:
@@ -172,7 +173,7 @@ def create_app(
             digit = mnist.find(wanted)
             return cache.get(("shifts", digit.digest, pose), lambda: answering.shifts(digit, pose, check=check))
 
-        return await answered(request, slow, work)
+        return await answered(request, shifting, work)
 
     @app.post(UPLOAD)
     async def upload(request: Request) -> Response:

@@ -723,6 +723,14 @@ def test_the_numbers_in_the_documentation_are_those_of_the_page(net):
         "turned by 60 degrees, pixels (R)": (Pose(60), "mnist-r", Settings("pixels")),
     }
     text = (Path(__file__).parent.parent / "docs" / "playground.md").read_text(encoding="utf-8")
+    measured = json.loads((Path(__file__).parent.parent / "results" / "benchmark_playground.json").read_text())
+    for title, found in {
+        "an answer, 8 clients": measured["load"]["kinds"]["answer"],
+        "a map of shifts, 8 clients": measured["load"]["kinds"]["shifts"],
+        "a change in the browser, 1 client": measured["browser"],
+    }.items():
+        assert f"| {title} | {found['median']:.0f} | {found['p95']:.0f} |" in text
+    assert measured["load"]["errors"] == 0
     for title, asked in rows.items():
         found = net.answer(samples()[3], *asked)["layer"]["similarity"]
         values = found["before"], found["after"], found["others"]["after"]

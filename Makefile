@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,report,export,tensorboard,vision,jpeg,search,qdrant
+EXTRAS := dev,report,export,tensorboard,vision,jpeg,search,qdrant,play
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-all check bench fuzz reproduce clean

@@ -25,6 +25,8 @@ COMMANDS = {
     "index": "Make an index of the pictures in a folder, or bring it up to date; `search` and `duplicates` ask it.",
     "search": "Find the pictures of an index that are nearest to a picture, or to every picture of a folder.",
     "duplicates": "List groups of pictures that show the same thing, perhaps turned, shifted or from another side.",
+    "play": "Open a page that shows reordering at work: digits to turn and shift, three networks, the layer, "
+    "your photographs.",
     "demo": "Sort the feature maps of a drawn key, turned and shifted: pictures and numbers, no data needed.",
 }
 DESCRIPTION = (

@@ -36,7 +36,7 @@ class BadImage(ValueError):
     """A file that cannot be read as a picture; the message names it and says why."""
 
 
-def decode(content: bytes, *, name: str, short: int | None = None) -> Image.Image:
+def decode(content: bytes, *, name: str, short: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """The upright 8-bit RGB picture of a file; of an animation, the first frame.
 
     What is transparent shows the mean colour. 16-bit grey is scaled to 8 bits.
@@ -46,9 +46,10 @@ def decode(content: bytes, *, name: str, short: int | None = None) -> Image.Imag
         name: what to call it in an error.
         short: no more than this short side is needed: a large JPEG may be decoded at a half, a quarter or an eighth of
             its size, but never smaller than this.
+        max_pixels: refuse what has more, before any pixel is read.
 
     Raises:
-        BadImage: if it is cut, damaged, of another format, or has more than MAX_PIXELS.
+        BadImage: if it is cut, damaged, of another format, or has more than `max_pixels`.
 
     Example:
         >>> file = io.BytesIO()
@@ -56,7 +57,7 @@ def decode(content: bytes, *, name: str, short: int | None = None) -> Image.Imag
         >>> decode(file.getvalue(), name="grey.png").getpixel((2, 1))
         (7, 7, 7)
     """
-    return _named(name, lambda: _whole(_drafted(_open(content), short)))
+    return _named(name, lambda: _whole(_drafted(_open(content, max_pixels), short)))
 
 
 def pixels(content: bytes, *, name: str, short: int | None = None) -> np.ndarray:
@@ -85,14 +86,14 @@ def _named(name: str, read: Callable[[], T]) -> T:
     raise BadImage(f"{name} cannot be read as a picture: {reason}")
 
 
-def _open(content: bytes) -> Image.Image:
+def _open(content: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """A picture of which the header alone was read."""
     if not content:
         raise ValueError("it is empty")
     image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
     width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise ValueError(f"it has {width} x {height} pixels, more than {MAX_PIXELS} together")
+    if width * height > max_pixels:
+        raise ValueError(f"it has {width} x {height} pixels, more than {max_pixels} together")
     return image
 
 

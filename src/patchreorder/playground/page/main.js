@@ -1,0 +1,358 @@
+// Joins the parts: the state, what changes it, the questions to the server, and what is drawn of the answers.
+
+import * as state from "./state.js";
+import { ask, bytes, latest, settled } from "./server.js";
+import { Card, element, paint, polar, shape } from "./plots.js";
+import { Pad } from "./pad.js";
+import { Layer } from "./layer.js";
+import { Photo } from "./photo.js";
+import { Tour } from "./tour.js";
+
+const NAMES = { cnn: "CNN", pr_cnn: "PR-CNN", st_cnn: "ST-CNN" };
+const NOTES = {
+  r: "R: 28×28 images of digits turned by −90° to 90°, none shifted.",
+  t: "T: digits at every place of a 42×42 canvas, none turned.",
+};
+const at = (id) => document.getElementById(id);
+let now = state.read(location.hash);
+let about = null;
+let samples = null;
+let answer = null;
+let ring = null;
+let shifts = null;
+let cards = {};
+let pad = null;
+let layer = null;
+let photo = null;
+let tour = null;
+let changedAt = 0;
+
+const get = (name) => now[name];
+const OF_PHOTO = /^photo/;
+
+function set(name, value) {
+  if (now[name] === value) return;
+  change({ [name]: value });
+}
+
+// Every change of the state comes through here.
+function change(changes) {
+  changedAt = performance.now();
+  Object.assign(now, changes);
+  remember();
+  controls();
+  const names = Object.keys(changes);
+  tour.leave();
+  if (names.includes("channel")) layer.redraw();
+  if (names.includes("photoChannel")) photo?.redraw();
+  const mine = names.filter((name) => !OF_PHOTO.test(name) && name !== "channel");
+  if (mine.length) askAnswer(changedAt);
+  if (names.includes("digit")) forget();
+  if (names.some((name) => ["digit", "right", "down"].includes(name))) askRing();
+  if (names.some((name) => ["digit", "turn"].includes(name))) askShifts();
+  if (names.some((name) => OF_PHOTO.test(name) && name !== "photoChannel")) photo?.look();
+}
+
+function forget() {
+  ring = shifts = null;
+}
+
+const remember = settled(250, () => history.replaceState(null, "", `#${state.write(now)}`));
+
+function question() {
+  const { digit, turn, right, down } = now;
+  const asked = "sample" in digit ? { strokes: samples[digit.sample].strokes } : digit;
+  return { digit: asked, turn, right, down };
+}
+
+const hasInk = () => !("strokes" in now.digit) || now.digit.strokes.length > 0;
+
+const askAnswer = latest(async (since) => {
+  if (!hasInk()) return;
+  try {
+    answer = await ask("/api/answer", { ...question(), trained: now.trained, layer: layer.settings() });
+    showAnswer();
+    problem("");
+    const took = performance.measure("change", { start: since, end: performance.now() }).duration;
+    at("latency").textContent = `The last change took ${Math.round(took)} ms.`;
+  } catch (error) {
+    problem(error.message);
+  }
+});
+
+const askRing = follow("ring", 120, async (signal) => {
+  ring = await ask("/api/ring", question(), { signal });
+  drawRings();
+});
+
+const askShifts = follow("map", 220, async (signal) => {
+  shifts = await ask("/api/shifts", question(), { signal });
+  drawMaps();
+});
+
+// The slower pictures: pale while they are not those of the digit above.
+function follow(which, milliseconds, work) {
+  const again = settled(milliseconds, async (signal) => {
+    if (!hasInk()) return;
+    try {
+      await work(signal);
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      problem(error.message);
+    }
+  });
+  return () => {
+    Object.values(cards).forEach((card) => card.fade(which));
+    again();
+  };
+}
+
+// What the digit is: its label where that is known, else what most networks say of it upright.
+function meant() {
+  if (answer?.label !== null && answer?.label !== undefined) return answer.label;
+  if ("sample" in now.digit) return samples[now.digit.sample].label;
+  const votes = Object.values(answer?.upright ?? {});
+  return votes.find((vote, i) => votes.indexOf(vote) !== i) ?? votes[0];
+}
+
+function showAnswer() {
+  const label = meant();
+  const other = at("meant").textContent !== String(label);
+  const said = [];
+  for (const [name, card] of Object.entries(cards)) {
+    const best = card.answer(answer.probabilities[name], label);
+    said.push(`${NAMES[name]} reads ${best}`);
+  }
+  at("meant").textContent = label;
+  paint(at("seen"), bytes(answer.image), answer.side, answer.side);
+  paint(cards.st_cnn.transformed, bytes(answer.transformed), answer.side, answer.side);
+  layer.show(answer.layer);
+  if (other) {
+    drawRings(); // what is right there depends on it
+    drawMaps();
+  }
+  at("remark").textContent = label === 6 || label === 9 ? `Turned by 180°, a ${label} is a ${15 - label}: no network can be right all around.` : "";
+  tour.tell(answer.layer.similarity);
+  speak(`${said.join(", ")}.`);
+}
+
+function drawRings() {
+  if (ring && answer) for (const [name, card] of Object.entries(cards)) card.drawRing(ring.angles, ring.answers[name], meant(), now.turn);
+}
+
+function drawMaps() {
+  if (shifts && answer) for (const [name, card] of Object.entries(cards)) card.drawMap(shifts.places, shifts.answers[name], meant(), now.right, now.down);
+}
+
+const speak = settled(900, (signal, text) => {
+  at("spoken").textContent = text;
+});
+
+function problem(text) {
+  at("problem").textContent = text && `Something is wrong: ${text}`;
+  at("problem").hidden = !text;
+}
+
+// ---- what shows the state --------------------------------------------------------------------------
+
+function controls() {
+  document.body.classList.toggle("empty", !hasInk());
+  for (const [name, unit] of [["turn", "°"], ["right", " px"], ["down", " px"]]) {
+    at(name).value = now[name];
+    at(`${name}-value`).textContent = `${now[name]}${unit}`.replace("-", "−");
+  }
+  for (const radio of document.getElementsByName("trained")) radio.checked = radio.value === now.trained;
+  at("trained-note").textContent = NOTES[now.trained];
+  layer.fit(about.maps[now.trained][0]);
+  photo?.sliders();
+  dial();
+  for (const card of Object.values(cards)) {
+    card.place(now.turn);
+    card.move(now.right, now.down);
+  }
+  for (const radio of document.getElementsByName("sample")) radio.checked = Number(radio.value) === now.digit.sample;
+  for (const radio of document.getElementsByName("mnist")) radio.checked = Number(radio.value) === now.digit.mnist;
+  if (document.activeElement !== at("index")) at("index").value = now.digit.mnist ?? "";
+}
+
+function dial() {
+  const [x, y] = polar(now.turn, 90);
+  at("dial").replaceChildren(shape("circle", { r: 90, class: "rim" }), shape("circle", { cx: x, cy: y, r: 9, class: "knob" }));
+}
+
+async function showDigit() {
+  const { digit } = now;
+  if ("strokes" in digit) pad.show(digit.strokes);
+  else if ("sample" in digit) pad.show(samples[digit.sample].strokes, true);
+  else {
+    try {
+      const plain = await ask("/api/answer", { digit });
+      if (now.digit === digit) pad.showPixels(middle(bytes(plain.image), plain.side));
+    } catch (error) {
+      problem(error.message);
+    }
+  }
+}
+
+function middle(values, side) {
+  const edge = (side - 28) / 2;
+  return Uint8Array.from({ length: 784 }, (_, i) => values[(Math.floor(i / 28) + edge) * side + (i % 28) + edge]);
+}
+
+function tile(group, value, pixels, label) {
+  const input = element("input", { type: "radio", name: group, value, class: "unseen", "aria-label": label });
+  const canvas = element("canvas", { "aria-hidden": "true" });
+  const made = element("label", { class: "tile", title: label }, input, canvas);
+  made.redraw = () => paint(canvas, pixels, 28, 28);
+  made.redraw();
+  return [made, input];
+}
+
+async function offerMnist(seed) {
+  const { digits } = await ask(`/api/mnist?seed=${seed}`);
+  at("chosen").replaceChildren(...digits.map(({ index, label, pixels }) => {
+    const [made, input] = tile("mnist", index, bytes(pixels), `a ${label}, test digit ${index}`);
+    input.addEventListener("change", () => pick({ mnist: index }));
+    return made;
+  }));
+  controls();
+}
+
+function pick(digit) {
+  change({ digit });
+  showDigit();
+}
+
+// ---- what changes the state ------------------------------------------------------------------------
+
+function listen() {
+  for (const name of ["turn", "right", "down"]) at(name).addEventListener("input", (event) => set(name, Number(event.target.value)));
+  for (const radio of document.getElementsByName("trained")) radio.addEventListener("change", () => set("trained", radio.value));
+  at("upright").addEventListener("click", () => change({ turn: 0, right: 0, down: 0 }));
+  at("clear").addEventListener("click", () => {
+    pad.show([]);
+    change({ digit: { strokes: [] } });
+  });
+  at("undo").addEventListener("click", () => {
+    if (pad.picked || !pad.strokes.length) return;
+    pad.show(pad.strokes.slice(0, -1));
+    change({ digit: { strokes: pad.strokes.map((line) => [...line]) } });
+  });
+  at("index").addEventListener("change", (event) => {
+    const value = Number(event.target.value);
+    if (event.target.value !== "" && Number.isInteger(value) && value >= 0 && value <= 9999) pick({ mnist: value });
+  });
+  let seed = 0;
+  at("more").addEventListener("click", () => offerMnist(++seed).catch((error) => problem(error.message)));
+  at("share").addEventListener("click", async () => {
+    history.replaceState(null, "", `#${state.write(now)}`);
+    try {
+      await navigator.clipboard.writeText(location.href);
+      at("shared").textContent = "copied";
+    } catch {
+      at("shared").textContent = "copy it from the address bar";
+    }
+  });
+  addEventListener("hashchange", () => {
+    now = state.read(location.hash);
+    showDigit();
+    forget();
+    change({ ...now });
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  drag();
+}
+
+function redraw() {
+  pad.draw();
+  layer.redraw();
+  photo?.redraw();
+  document.querySelectorAll("#samples .tile, #chosen .tile").forEach((made) => made.redraw());
+  if (answer) showAnswer();
+}
+
+// Dragging the digit shifts it; dragging at the rim turns it. Arrow keys, comma and full stop do the same.
+function drag() {
+  const posed = at("posed");
+  let begin = null;
+  const place = (event) => {
+    const box = posed.getBoundingClientRect();
+    return [event.clientX - box.left - box.width / 2, event.clientY - box.top - box.height / 2, box.width / 2];
+  };
+  posed.addEventListener("pointerdown", (event) => {
+    if (event.button) return;
+    const [x, y, radius] = place(event);
+    begin = { x, y, right: now.right, down: now.down, turning: Math.hypot(x, y) > 0.78 * radius };
+    posed.setPointerCapture(event.pointerId);
+  });
+  posed.addEventListener("pointermove", (event) => {
+    if (!begin) return;
+    const [x, y] = place(event);
+    if (begin.turning) {
+      set("turn", Math.round((Math.atan2(-x, -y) * 180) / Math.PI));
+      return;
+    }
+    const pixel = at("seen").getBoundingClientRect().width / (answer?.side ?? 28);
+    const right = clamp(begin.right + Math.round((x - begin.x) / pixel), 7);
+    const down = clamp(begin.down + Math.round((y - begin.y) / pixel), 7);
+    if (right !== now.right || down !== now.down) change({ right, down });
+  });
+  for (const name of ["pointerup", "pointercancel"]) posed.addEventListener(name, () => (begin = null));
+  const keys = {
+    ArrowLeft: ["right", -1, 7], ArrowRight: ["right", 1, 7], ArrowUp: ["down", -1, 7], ArrowDown: ["down", 1, 7],
+    ",": ["turn", 5, 180], ".": ["turn", -5, 180],
+  };
+  posed.addEventListener("keydown", (event) => {
+    const key = keys[event.key];
+    if (!key || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const [name, step, most] = key;
+    set(name, clamp(now[name] + step, most));
+  });
+}
+
+function clamp(value, most) {
+  return Math.max(-most, Math.min(most, value));
+}
+
+async function start() {
+  [about, samples] = await Promise.all([ask("/api/about"), ask("/samples.json")]);
+  at("version").textContent = `Version ${about.version}.`;
+  for (const [name, title] of Object.entries(NAMES)) cards[name] = new Card(name, title, about.errors[name]);
+  at("cards").append(...Object.values(cards).map((card) => card.root));
+  layer = new Layer(at("layer"), "digit", { get, set });
+  pad = new Pad(at("pad"), (strokes) => change({ digit: { strokes: strokes.map((line) => [...line]) } }));
+  at("samples").append(...about.samples.map(({ label, pixels }, i) => {
+    const [made, input] = tile("sample", i, bytes(pixels), `a drawn ${label}`);
+    input.addEventListener("change", () => pick({ sample: i }));
+    return made;
+  }));
+  if (about.mnist) {
+    at("mnist").hidden = true;
+    at("no-mnist").textContent = about.mnist;
+    at("no-mnist").hidden = false;
+    if ("mnist" in now.digit) now.digit = state.standard().digit;
+  }
+  if (about.photographs) {
+    at("no-photo").textContent = about.photographs;
+    at("no-photo").hidden = false;
+  } else {
+    at("photo-part").hidden = false;
+    photo = new Photo({ get, set, side: about.maps.photo[0] });
+  }
+  tour = new Tour(at("tour"), at("told"), (changes) => {
+    change(changes);
+    showDigit();
+  });
+  controls();
+  listen();
+  showDigit();
+  changedAt = performance.now();
+  askAnswer(changedAt);
+  askRing();
+  askShifts();
+  if (!about.mnist) await offerMnist(0);
+  document.documentElement.dataset.ready = "yes";
+}
+
+start().catch((error) => problem(error.message));

@@ -32,12 +32,13 @@ test: check ## the checks and every fast test
 test-all: check ## also the slow tests
 	$(BIN)/pytest -m ''
 
-bench: setup ## speed of the operator against x.clone() and its peers, of training against the plain CNN, of decoding, of search
+bench: setup ## speed of the operator against x.clone() and its peers, of training against the plain CNN, of decoding, of search, of the playground
 	$(BIN)/python benchmarks/operator.py --out runs/bench
 	$(BIN)/python benchmarks/training.py --out runs/bench
 	$(BIN)/python benchmarks/imagenet.py --out runs/bench
 	$(BIN)/python benchmarks/retrieval.py --out runs/bench
 	$(BIN)/python benchmarks/search.py --vectors 100000 --out runs/bench  # a million take an hour
+	$(BIN)/python benchmarks/playground.py --out runs/bench
 
 fuzz: ## the kernel under AddressSanitizer, for the processor at hand
 	mkdir -p build

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from patchreorder import __version__
+from patchreorder import results
 from patchreorder.data import photos
 from patchreorder.data.ukbench import GROUP, UKBench
 from patchreorder.engine.describe import BATCH, describe, ready
@@ -36,7 +36,6 @@ from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.engine.train import model_input
 from patchreorder.metrics.retrieval import ROOM, normalise, ns_score
 from patchreorder.models.descriptors import create_descriptor
-from patchreorder.results import processor
 
 WANTED = {"all pairs": 0.8, "describe alexnet/ranked": 0.9, "describe efficientnet/gap": 0.9}
 
@@ -60,8 +59,7 @@ def main() -> None:
             show(console, rows[-1])
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "retrieval.json"
-    machine = {"processor": processor(), "torch": torch.__version__, "patchreorder": __version__}
-    path.write_text(json.dumps({"machine": machine, "rounds": rounds, "rows": rows}, indent=1))
+    path.write_text(json.dumps({**results.provenance(), "rounds": rounds, "rows": rows}, indent=1))
     console.print(f"written to {path}")
 
 

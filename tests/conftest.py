@@ -15,6 +15,15 @@ def seeded():
     torch.manual_seed(0)
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """As in the processes that tests start, and so equal bits: `pytestmark = pytest.mark.usefixtures("one_thread")`."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def use_form(monkeypatch):
     """Call it with "torch" or the name of a build to have that form answer in the rest of the test."""

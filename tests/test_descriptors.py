@@ -26,13 +26,7 @@ from patchreorder.models import alexnet
 from patchreorder.models.descriptors import BACKBONES, DESCRIPTORS, Descriptor, create_descriptor, gem, regions, rmac
 from patchreorder.models.efficientnet import EfficientNetLite0, SameConv2d
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def maps(seed: int = 0, channels: int = 256, side: int = 13) -> torch.Tensor:

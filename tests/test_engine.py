@@ -35,20 +35,13 @@ from patchreorder.engine.predict import predict
 from patchreorder.engine.progress import Screen, Terminal
 from patchreorder.engine.train import Interrupted, NotFinite, Progress, Training, train
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 # Children are forked from a process that has imported torch but never used it: seconds cheaper than a new interpreter.
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     ["torch._dynamo", "torch.distributed._shard.sharded_tensor", "patchreorder.engine.predict", "pytest"]
 )
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Children have one as well, and so equal bits."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -38,20 +38,13 @@ from patchreorder.recipes.digits import Plan
 from patchreorder.recipes.spec import Column, Recipe, Row, Setting
 from patchreorder.results import Result
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TABLE1 = recipes.load("table1")
 SMOKE = {"setting": "smoke", "rows": ["fcn"], "columns": ["R", "T"]}  # the quickest cells
 # What DESIGN.md asks of a row, and what the pairwise tests and the page need.
 FIELDS = {"recipe", "row", "column", "setting", "split", "seed", "settings", "metric", "value", "n", "steps", "seconds"}
 FIELDS |= {"cpu_seconds", "parameters", "commit", "versions", "machine", "finished", "errors", "answers", "curves"}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """As in the processes that tests start: a run is resumed bit for bit with the same threads only."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

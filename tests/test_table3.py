@@ -26,15 +26,9 @@ from patchreorder.recipes.spec import Means
 from patchreorder.report import comparison, page, tables
 from patchreorder.report.folder import load
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TABLE3 = recipes.load("table3")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -52,6 +52,15 @@ def undo(z: Tensor, order: Tensor) -> Tensor:
     return _traced_permute(z, order, True)
 
 
+def move(x: Tensor, order: Tensor) -> Tensor:
+    """The patches of x moved by an order that was made here: order[q] goes to place q, and nobody checks it."""
+    if not traced():
+        return _Permute.apply(x, order, False, False)
+    if order.dtype == torch.uint8 and _kernel_in_graph(x, order.shape[2], order.shape[3]):
+        return torch.ops.patchreorder.permute(x, order, False, False)
+    return _traced_permute(x, order, False)
+
+
 def _traced_permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
     # An exported program keeps no autograd Function; its gathers have gradients of their own.
     if torch_form.exporting():

@@ -83,11 +83,13 @@ def _check(energy: str, per_channel: bool) -> None:
 
 
 def _order(x: Tensor, energy: Energy, per_channel: bool) -> Tensor:
+    height, width = x.shape[2:]
+    small = not exporting() and height * width <= 256  # an exported size may change
     e = whole_energy(x, energy=energy, per_channel=per_channel)
-    row, column = (_sources(nearest_to_centroid(e.sum(dim)), size) for dim, size in ((3, x.shape[2]), (2, x.shape[3])))
-    order = row.unsqueeze(3) * x.shape[3] + column.unsqueeze(2)  # b c h w
-    small = not exporting() and x.shape[2] * x.shape[3] <= 256  # an exported size may change
-    return order.to(torch.uint8 if small else torch.int32)
+    row = _sources(nearest_to_centroid(e.sum(3, dtype=torch.float64)), height)  # b c h
+    column = _sources(nearest_to_centroid(e.sum(2, dtype=torch.float64)), width)
+    row, column = (place.to(torch.uint8 if small else torch.int32) for place in (row, column))
+    return row.unsqueeze(3) * width + column.unsqueeze(2)
 
 
 def _sources(centre: Tensor, size: int) -> Tensor:

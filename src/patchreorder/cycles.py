@@ -9,11 +9,13 @@ with the map. Ties are told apart by content, never by place, as far as there is
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from . import torch_form
+from .dispatch import traced
 
 MOST_ENERGY = 2.0**24  # of one pixel: what float32 tells apart
 MOST_SHARE = 2.0**20  # of one place of a cycle, and of one weight: 8192 places still add up exactly
@@ -26,16 +28,18 @@ def whole_energy(x: Tensor, *, energy: str, per_channel: bool) -> Tensor:
     Where the energy is not finite (NaN, or an overflow), only such pixels count, all alike.
 
     Shape:
-        x: (b, c, h, w), to (b, c or 1, h, w), float64.
+        x: (b, c, h, w), to (b, c or 1, h, w), float32 or float64: add them up in float64.
     """
     e = x.detach()
     e = e.float() if e.dtype in (torch.float16, torch.bfloat16) else e
     e = e.abs() if energy == "l1" else e * e
     e = e if per_channel else torch_form.sum_channels(e)
-    e = e.double()
-    loud = torch.where(e < math.inf, 0.0, 1.0).to(e)  # NaN is not below infinity
-    e = torch.where(loud.amax((2, 3), keepdim=True) > 0, loud, e)
-    return _share(e, e.amax((2, 3), keepdim=True), MOST_ENERGY)
+    top = e.amax((2, 3), keepdim=True)  # NaN if there is one
+    if not _at_hand(top) or not bool(top.isfinite().all()):
+        loud = 1 - e.isfinite().to(e)
+        e = torch.where(top.isfinite(), e, loud)
+        top = torch.where(top.isfinite(), top, 1.0)
+    return _share(e, top, MOST_ENERGY)
 
 
 def nearest_to_centroid(profile: Tensor) -> Tensor:
@@ -55,7 +59,7 @@ def nearest_to_centroid(profile: Tensor) -> Tensor:
     angle = torch.arange(n, dtype=torch.float64, device=profile.device) * (2 * math.pi / n)
     weights = (angle.cos() * MOST_SHARE).round(), (angle.sin() * MOST_SHARE).round(), arbitrary(n, profile.device)
     shares = _share(profile.double(), profile.amax(-1, keepdim=True).double(), MOST_SHARE)
-    return first_by(*(shares @ _around(line) for line in weights))
+    return first_by(shares @ _around(line) for line in weights)
 
 
 def strongest(profile: Tensor) -> Tensor:
@@ -68,22 +72,25 @@ def strongest(profile: Tensor) -> Tensor:
     tensor([1, 3])
     """
     shares = _share(profile.double(), profile.amax(-1, keepdim=True).double(), MOST_SHARE)
-    return first_by(profile, shares @ _around(arbitrary(profile.shape[-1], profile.device)))
+    return first_by([profile, shares @ _around(arbitrary(profile.shape[-1], profile.device))])
 
 
-def first_by(*scores: Tensor) -> Tensor:
+def first_by(scores: Iterable[Tensor]) -> Tensor:
     """The place with the largest first score; of several, that with the largest second one, and so on; then the first.
 
     Shape:
         scores: (..., n) each, finite, to (...).
 
-    >>> first_by(torch.tensor([1, 3, 3]), torch.tensor([9, 0, 1]))
+    >>> first_by([torch.tensor([1, 3, 3]), torch.tensor([9, 0, 1])])
     tensor(2)
     """
-    left = torch.ones_like(scores[0], dtype=torch.bool)
+    left: Tensor | None = None
     for score in scores:
-        score = torch.where(left, score.double(), -math.inf)
+        score = score.double() if left is None else torch.where(left, score.double(), -math.inf)
         left = score == score.amax(-1, keepdim=True)
+        if _at_hand(left) and int(left.sum()) == left[..., 0].numel():  # one is left of each: done
+            break
+    assert left is not None
     return left.int().argmax(-1)
 
 
@@ -108,6 +115,11 @@ def _around(weights: Tensor) -> Tensor:
     n = weights.shape[0]
     place = torch.arange(n, device=weights.device)
     return weights[wrapped(place.unsqueeze(1) - place, n)]
+
+
+def _at_hand(x: Tensor) -> bool:
+    """Whether it costs nothing to look at values: nothing is traced, nothing is on another device."""
+    return not traced() and x.device.type == "cpu"
 
 
 def _share(e: Tensor, top: Tensor, most: float) -> Tensor:

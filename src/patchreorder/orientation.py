@@ -65,9 +65,7 @@ def reorder_orientations(
 def _check(orientations: int, energy: str, per_channel: bool, turn: bool) -> int:
     orientations = whole_number("orientations", orientations)
     if orientations < 4 or orientations % 4:
-        raise ValueError(
-            f"orientations ({orientations}) must be a multiple of 4, such as 4 or 8"
-        )
+        raise ValueError(f"orientations ({orientations}) must be a multiple of 4, such as 4 or 8")
     if energy not in ("l1", "l2"):
         raise ValueError(f"energy ({energy!r}) must be 'l1' or 'l2'")
     for name, value in (("per_channel", per_channel), ("turn", turn)):
@@ -100,7 +98,7 @@ def _reorder(x: Tensor, energy: Energy, per_channel: bool, turn: bool) -> Tensor
     orientations, height, width = x.shape[2:]
     maps = x.flatten(2, 3)  # b c r*h w
     e = whole_energy(maps, energy=energy, per_channel=per_channel)
-    first = strongest(e.unflatten(2, (orientations, height)).sum((3, 4))).unsqueeze(2)  # b c 1
+    first = strongest(e.unflatten(2, (orientations, height)).sum((3, 4), dtype=torch.float64)).unsqueeze(2)  # b c 1
     pixel = torch.arange(height * width, device=x.device).view(height, width)
     if turn:
         turned = torch.stack([pixel.rot90(-quarter, (0, 1)) for quarter in range(4)])

@@ -111,6 +111,8 @@ def _pool(x: Tensor, pooling: Pooling) -> Tensor:
             "quantiles, which fit any number"
         )
     z = _largest(x, pooling.keep)  # b c n
+    if pooling.quantiles is not None or pooling.mean:
+        z = z.contiguous()  # the order of a sum follows the memory, and rounding follows the order
     if pooling.quantiles is not None:
         z = _shares(z, pooling.quantiles)
     if pooling.weights is None:

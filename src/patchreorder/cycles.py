@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import torch_form
-from .dispatch import traced
+from .dispatch import at_hand
 
 MOST_ENERGY = 2.0**24  # of one pixel: what float32 tells apart
 MOST_SHARE = 2.0**20  # of one place of a cycle, and of one weight: 8192 places still add up exactly
@@ -35,7 +35,7 @@ def whole_energy(x: Tensor, *, energy: str, per_channel: bool) -> Tensor:
     e = e.abs() if energy == "l1" else e * e
     e = e if per_channel else torch_form.sum_channels(e)
     top = e.amax((2, 3), keepdim=True)  # NaN if there is one
-    if not _at_hand(top) or not bool(top.isfinite().all()):
+    if not at_hand(top) or not bool(top.isfinite().all()):
         loud = 1 - e.isfinite().to(e)
         e = torch.where(top.isfinite(), e, loud)
         top = torch.where(top.isfinite(), top, 1.0)
@@ -88,7 +88,7 @@ def first_by(scores: Iterable[Tensor]) -> Tensor:
     for score in scores:
         score = score.double() if left is None else torch.where(left, score.double(), -math.inf)
         left = score == score.amax(-1, keepdim=True)
-        if _at_hand(left) and int(left.sum()) == left[..., 0].numel():  # one is left of each: done
+        if at_hand(left) and int(left.sum()) == left[..., 0].numel():  # one is left of each: done
             break
     assert left is not None
     return left.int().argmax(-1)
@@ -117,10 +117,6 @@ def _around(weights: Tensor) -> Tensor:
     return weights[wrapped(place.unsqueeze(1) - place, n)]
 
 
-def _at_hand(x: Tensor) -> bool:
-    """Whether it costs nothing to look at values: nothing is traced, nothing is on another device."""
-    return not traced() and x.device.type == "cpu"
-
-
 def _share(e: Tensor, top: Tensor, most: float) -> Tensor:
-    return (e / torch.where(top > 0, top, 1.0) * most).floor()
+    least = 2 * most / torch.finfo(e.dtype).max  # or most / top would overflow
+    return (e * (most / top.clamp(min=least))).floor_()

@@ -33,6 +33,11 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode()
 
 
+def at_hand(x: Tensor) -> bool:
+    """Whether values may be looked at for free: nothing is traced, nothing is on another device."""
+    return not traced() and x.device.type == "cpu"
+
+
 def reorder(x: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
     """The maps in order of energy, and the order."""
     if not traced():

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from . import native, torch_form
-from .dispatch import move, traced
+from .dispatch import at_hand, move
 from .functional import check_maps, patch_reorder, whole_number
 
 
@@ -110,9 +110,9 @@ def _pool(x: Tensor, pooling: Pooling) -> Tensor:
             f"keep ({pooling.keep}) is more than the {x.shape[2]}x{x.shape[3]} values of a map: keep fewer, or use "
             "quantiles, which fit any number"
         )
-    z = _largest(x, pooling.keep)  # b c n
     if pooling.quantiles is not None or pooling.mean:
-        z = z.contiguous()  # the order of a sum follows the memory, and rounding follows the order
+        x = x.contiguous()  # sums follow: their order follows the memory, and rounding follows the order
+    z = _largest(x, pooling.keep)  # b c n
     if pooling.quantiles is not None:
         z = _shares(z, pooling.quantiles)
     if pooling.weights is None:
@@ -139,7 +139,7 @@ def _descending(x: Tensor) -> Tensor:
         return x.gather(2, torch_form.argsort([nan.to(x.dtype), torch.where(nan, 0.0, x)]))
     if x.device.type != "cpu" or not native.fits(x.shape[2], x.shape[3]):
         return torch.sort(x.flatten(2), dim=2, descending=True, stable=True).values
-    if not traced() and (x.numel() == 0 or bool(x.detach().amin() >= 0)):
+    if at_hand(x) and (x.numel() == 0 or bool(x.detach().amin() >= 0)):
         return patch_reorder(x, grid="pixels", energy="l1").flatten(2)
     # The kernel ranks magnitudes, and ties stay in order: first the negative values to the end, the nearest to zero
     # first, then the positive ones to the front.
@@ -160,8 +160,11 @@ def _shares(z: Tensor, count: int) -> Tensor:
     begin, end = (edge.to(exact) * n / count for edge in (share, share + 1))
     inside = torch.minimum(rank.to(exact).unsqueeze(1) + 1, end) - torch.maximum(rank.to(exact).unsqueeze(1), begin)
     parts = inside.clamp(min=0) * count / n  # n count
+    # Values are sorted: if there is one that is not finite, the first or the last is not.
+    if at_hand(z) and bool(z[:, :, 0].isfinite().all() & z[:, :, -1].isfinite().all()):
+        return (z.to(exact) @ parts).to(z.dtype)
     means = z.nan_to_num(0.0, 0.0, 0.0).to(exact) @ parts
-    # What is not finite stands at one end of its share, and would turn every share to NaN in the product.
+    # And it stands at one end of its share, but would turn every share to NaN in the product.
     first, last = share * n // count, ((share + 1) * n - 1) // count
     ends = z.index_select(2, first) / 2 + z.index_select(2, last) / 2
     return torch.where(ends.isfinite(), means.to(z.dtype), ends)

@@ -5,32 +5,50 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .advice import advise as advise
+    from .alignment import ShiftAlign as ShiftAlign
+    from .alignment import align_shift as align_shift
     from .functional import patch_reorder as patch_reorder
     from .functional import undo_reorder as undo_reorder
     from .models import create_model as create_model
     from .models.saved import load_classifier as load_classifier
     from .module import PatchReorder as PatchReorder
+    from .orientation import OrientationReorder as OrientationReorder
+    from .orientation import reorder_orientations as reorder_orientations
+    from .pooling import RankedPool as RankedPool
+    from .pooling import ranked_pool as ranked_pool
     from .surgery import insert_after as insert_after
     from .surgery import remove_after as remove_after
 
 _HOMES = {
     "patch_reorder": "functional",
     "undo_reorder": "functional",
+    "OrientationReorder": "orientation",
     "PatchReorder": "module",
+    "RankedPool": "pooling",
+    "ShiftAlign": "alignment",
     "advise": "advice",
+    "align_shift": "alignment",
     "create_model": "models",
     "insert_after": "surgery",
     "load_classifier": "models.saved",
+    "ranked_pool": "pooling",
     "remove_after": "surgery",
+    "reorder_orientations": "orientation",
 }
 __all__ = [
+    "OrientationReorder",
     "PatchReorder",
+    "RankedPool",
+    "ShiftAlign",
     "advise",
+    "align_shift",
     "create_model",
     "insert_after",
     "load_classifier",
     "patch_reorder",
+    "ranked_pool",
     "remove_after",
+    "reorder_orientations",
     "undo_reorder",
 ]
 __version__ = "0.1.0"

@@ -33,6 +33,11 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode()
 
 
+def at_hand(x: Tensor) -> bool:
+    """Whether values may be looked at for free: nothing is traced, nothing is on another device."""
+    return not traced() and x.device.type == "cpu"
+
+
 def reorder(x: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
     """The maps in order of energy, and the order."""
     if not traced():
@@ -50,6 +55,15 @@ def undo(z: Tensor, order: Tensor) -> Tensor:
     if order.dtype == torch.uint8 and _kernel_in_graph(z, order.shape[2], order.shape[3]):
         return torch.ops.patchreorder.permute(z, order, True, True)
     return _traced_permute(z, order, True)
+
+
+def move(x: Tensor, order: Tensor) -> Tensor:
+    """The patches of x moved by an order that was made here: order[q] goes to place q, and nobody checks it."""
+    if not traced():
+        return _Permute.apply(x, order, False, False)
+    if order.dtype == torch.uint8 and _kernel_in_graph(x, order.shape[2], order.shape[3]):
+        return torch.ops.patchreorder.permute(x, order, False, False)
+    return _traced_permute(x, order, False)
 
 
 def _traced_permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:

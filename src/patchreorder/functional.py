@@ -30,7 +30,7 @@ class Settings(NamedTuple):
 
     def check(self) -> Settings:
         """Return the settings with plain ints; raise ValueError or TypeError naming the argument and its value."""
-        grid, levels = self.grid, _whole("levels", self.levels)
+        grid, levels = self.grid, whole_number("levels", self.levels)
         if levels < 1:
             raise ValueError(f"levels ({levels}) must be 1 or more")
         if grid == "pixels":
@@ -39,7 +39,7 @@ class Settings(NamedTuple):
         elif isinstance(grid, str):
             raise ValueError(f"grid ({grid!r}) must be a whole number of patches a side, or 'pixels'")
         else:
-            grid = _whole("grid", grid)
+            grid = whole_number("grid", grid)
             if grid < 2:
                 raise ValueError(f"grid ({grid}) must be 2 or more patches a side, or 'pixels'")
         if self.energy not in ("l1", "l2"):
@@ -64,7 +64,8 @@ class Settings(NamedTuple):
         return Plan(side, side, *self[1:])
 
 
-def _whole(name: str, value: Any) -> int:
+def whole_number(name: str, value: Any) -> int:
+    """The value as a plain int; TypeError if it is not a whole number."""
     if isinstance(value, bool):
         raise TypeError(f"{name} ({value!r}) must be a whole number")
     try:
@@ -73,7 +74,8 @@ def _whole(name: str, value: Any) -> int:
         raise TypeError(f"{name} ({value!r}) must be a whole number") from None
 
 
-def _check_maps(name: str, x: Tensor) -> None:
+def check_maps(name: str, x: Tensor) -> None:
+    """Raise TypeError or ValueError unless x is a dense tensor of floats, (b, c, h, w) or (c, h, w)."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
     if x.layout is not torch.strided:
@@ -152,7 +154,7 @@ def patch_reorder(
     tensor([[[[3., 2.],
               [1., 0.]]]])
     """
-    _check_maps("x", x)
+    check_maps("x", x)
     settings = Settings(grid, levels, energy, per_channel, descending).check()
     plan = settings.plan(x.shape[-2], x.shape[-1])
     if x.dim() == 3:
@@ -182,7 +184,7 @@ def undo_reorder(z: Tensor, order: Tensor) -> Tensor:
     >>> torch.equal(undo_reorder(z, order), x)
     True
     """
-    _check_maps("z", z)
+    check_maps("z", z)
     if not isinstance(order, Tensor):
         raise TypeError(f"order must be a torch.Tensor, got {type(order).__name__}")
     if order.dtype not in (torch.uint8, torch.int32):

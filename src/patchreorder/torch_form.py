@@ -24,9 +24,9 @@ def order_of(
     """The source unit patch (raster index) of every place, (batch, channels or 1, rows, columns)."""
     energies = unit_energy(x.detach(), rows, columns, energy)
     if not per_channel:
-        energies = _sum_channels(energies)
+        energies = sum_channels(energies)
     if levels == 1 and rows * columns > MOST_PAIRWISE:
-        order = _argsort([key.flatten(2) for key in _keys(energies, descending)])
+        order = argsort([key.flatten(2) for key in _keys(energies, descending)])
     else:
         n = (rows, columns) if levels == 1 else (round(rows ** (1 / levels)),) * 2  # patches a side inside one patch
         order = _invert(_places(energies, n, levels, descending).flatten(2))
@@ -56,12 +56,14 @@ def _add_one_by_one(parts: list[Tensor]) -> Tensor:
     return total
 
 
-def _sum_channels(e: Tensor) -> Tensor:
+def sum_channels(e: Tensor) -> Tensor:
+    """The sum over channels by halving: (batch, 1, rows, columns)."""
     if e.shape[1] == 0:
         return e.new_zeros(e.shape[0], 1, *e.shape[2:])
     while e.shape[1] > 1:
-        half = e.shape[1] // 2
-        e = torch.cat([e[:, :half] + e[:, half : 2 * half], e[:, 2 * half :]], 1)
+        half, odd = e.shape[1] // 2, e.shape[1] % 2
+        pairs = e[:, :half] + e[:, half : 2 * half]
+        e = torch.cat([pairs, e[:, 2 * half :]], 1) if odd else pairs
     return e
 
 
@@ -131,11 +133,11 @@ def _ranks_by_sorting(keys: list[Tensor], n: tuple[int, int]) -> Tensor:
     grouped = [
         key.unflatten(3, (parents[1], n[1])).unflatten(2, (parents[0], n[0])).transpose(3, 4).flatten(4) for key in keys
     ]  # b c parent_row parent_column child
-    ranks = _invert(_argsort(grouped)).unflatten(-1, n)
+    ranks = _invert(argsort(grouped)).unflatten(-1, n)
     return ranks.transpose(3, 4).flatten(4).flatten(2, 3)
 
 
-def _argsort(keys: list[Tensor]) -> Tensor:
+def argsort(keys: list[Tensor]) -> Tensor:
     """Indices that sort the last dimension by several keys, larger first, ties in order."""
     source: Tensor | None = None
     for key in reversed(keys):  # least significant first: the sorts are stable

@@ -1,0 +1,132 @@
+"""Shift alignment: roll every image so that the centroid of its energy comes to the middle.
+
+The arrangement is kept, only the place is forgotten. The shift is chosen by exact arithmetic (`cycles.py`), so a rolled
+image gives the same result to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+import torch.fx
+from torch import Tensor, nn
+
+from .cycles import nearest_to_centroid, whole_energy, wrapped
+from .dispatch import move
+from .functional import Energy, check_maps
+from .torch_form import exporting
+
+
+@overload
+def align_shift(
+    x: Tensor, *, energy: Energy = ..., per_channel: bool = ..., return_order: Literal[False] = ...
+) -> Tensor: ...
+
+
+@overload
+def align_shift(
+    x: Tensor, *, energy: Energy = ..., per_channel: bool = ..., return_order: Literal[True]
+) -> tuple[Tensor, Tensor]: ...
+
+
+def align_shift(
+    x: Tensor, *, energy: Energy = "l2", per_channel: bool = False, return_order: bool = False
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Roll every image, rows and columns, so that the circular centroid of its energy comes to the middle.
+
+    Rolling x by whole pixels, and moving what stands on a background of zeros without cutting it, changes nothing in
+    the result, bit for bit, unless the energies of the rows (or of the columns) repeat themselves around the cycle
+    while the image does not: then no row is the first, and the uppermost is taken. The middle is row h // 2, column
+    w // 2. A centroid half-way between two rows counts as the upper one. The gradient is rolled back; the choice has
+    none. If an energy is NaN or infinite, the pixels with such energies decide alone.
+
+    Shape:
+        x: (batch, channels, height, width) or (channels, height, width); the result has its shape, type and layout.
+        order: (batch, channels or 1, height, width).
+
+    Args:
+        energy: of a pixel, "l2" for its square, "l1" for its magnitude.
+        per_channel: align every channel by itself; False sums energies over channels, and all move together.
+        return_order: also return the source pixel (raster index) of each place, uint8 up to 256 pixels and int32 above,
+            for `undo_reorder`.
+
+    Raises:
+        ValueError: x has no pixels, or an argument is out of range.
+        TypeError: an argument, or the tensor, is of the wrong type.
+
+    >>> x = torch.tensor([[[[7.0, 0.0, 0.0, 2.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]]]])
+    >>> align_shift(x)
+    tensor([[[[0., 0., 0., 0.],
+              [0., 2., 7., 0.],
+              [0., 1., 0., 0.]]]])
+    >>> torch.equal(align_shift(x.roll((2, 1), (2, 3))), align_shift(x))
+    True
+    """
+    check_maps("x", x)
+    _check(energy, per_channel)
+    if x.shape[-2] < 1 or x.shape[-1] < 1:
+        raise ValueError(f"x has no pixels to align: its maps are {x.shape[-2]}x{x.shape[-1]}")
+    maps = x.unsqueeze(0) if x.dim() == 3 else x
+    order = _order(maps, energy, per_channel)
+    z = move(maps, order)
+    if x.dim() == 3:
+        z, order = z.squeeze(0), order.squeeze(0)
+    return (z, order) if return_order else z
+
+
+def _check(energy: str, per_channel: bool) -> None:
+    if energy not in ("l1", "l2"):
+        raise ValueError(f"energy ({energy!r}) must be 'l1' or 'l2'")
+    if not isinstance(per_channel, bool):
+        raise TypeError(f"per_channel ({per_channel!r}) must be True or False")
+
+
+def _order(x: Tensor, energy: Energy, per_channel: bool) -> Tensor:
+    height, width = x.shape[2:]
+    small = not exporting() and height * width <= 256  # an exported size may change
+    e = whole_energy(x, energy=energy, per_channel=per_channel)
+    row = _sources(nearest_to_centroid(e.sum(3, dtype=torch.float64)), height)  # b c h
+    column = _sources(nearest_to_centroid(e.sum(2, dtype=torch.float64)), width)
+    row, column = (place.to(torch.uint8 if small else torch.int32) for place in (row, column))
+    return row.unsqueeze(3) * width + column.unsqueeze(2)
+
+
+def _sources(centre: Tensor, size: int) -> Tensor:
+    """Which row (or column) comes to each place, so that the centre comes to the middle."""
+    return wrapped(torch.arange(size, device=centre.device) + (centre - size // 2).unsqueeze(2), size)
+
+
+torch.fx.wrap("align_shift")  # one node in a symbolic trace, which cannot look at sizes
+
+
+class ShiftAlign(nn.Module):
+    """Roll every image so that the centroid of its energy comes to the middle; no parameters (see `align_shift`).
+
+    Shape:
+        Input and output: (batch, channels, height, width) or (channels, height, width).
+
+    Args:
+        energy: "l2" (squares) or "l1" (magnitudes).
+        per_channel: align every channel by itself; False moves all channels together.
+
+    Raises:
+        ValueError: an argument is out of range; when called, the maps have no pixels.
+
+    >>> ShiftAlign()(torch.tensor([[[[9.0, 0.0, 0.0]]]]))
+    tensor([[[[0., 9., 0.]]]])
+    >>> ShiftAlign()
+    ShiftAlign(energy='l2', per_channel=False)
+    """
+
+    def __init__(self, energy: Energy = "l2", per_channel: bool = False) -> None:
+        super().__init__()
+        _check(energy, per_channel)
+        self.energy: Energy = energy
+        self.per_channel = per_channel
+
+    def forward(self, x: Tensor) -> Tensor:
+        return align_shift(x, energy=self.energy, per_channel=self.per_channel)
+
+    def extra_repr(self) -> str:
+        return f"energy={self.energy!r}, per_channel={self.per_channel}"

@@ -126,7 +126,7 @@ def measure(
     layers: Sequence[str] | None = None,
     invariance: bool = True,
     similarity: bool = True,
-    order: bool = True,
+    order: bool | None = None,
     most: int | None = MOST,
     fill: Sequence[float] | None = None,
     batch: int | None = None,
@@ -143,7 +143,8 @@ def measure(
         layers: names as of `named_modules`; None for those of `watch.usual_layers`, [] for none.
         invariance: the invariance score of each layer and grid, which needs another pass over the images as they are.
         similarity: of features, for each layer and pose.
-        order: stability of each reordering layer in the smallest poses of the grids, of the first `ORDERED` images.
+        order: stability of each reordering layer in the smallest poses of the grids, of the first `ORDERED` images;
+            None where there are such layers.
         most: neurons of a layer that the invariance score looks at, drawn by `seed`; None for all.
         fill: what uncovered places show, one number for each channel; black without it.
         batch: images that are computed together; without it as many as suit the sizes of the layers.
@@ -169,6 +170,8 @@ def measure(
     opened = watch(network, first, layers) if isinstance(network, nn.Module) else network.watch(first, layers)
     begun, cpu_begun = time.perf_counter(), time.process_time()
     with opened as watched, torch.inference_mode():
+        if order and not watched.reorders:
+            raise ValueError("order stability is of reordering layers, and none is found here: leave order out")
         batch = batch or _fitting(watched, first)
         thresholds: dict[str, FiringThresholds] = {}
         if invariance and watched.layers:
@@ -216,7 +219,7 @@ class _Tally:
         *,
         images: int,
         similarity: bool,
-        order: bool,
+        order: bool | None,
     ) -> None:
         self.plan, self.grids = plan, {grid: list(poses) for grid, poses in grids.items()}
         self.layers = list(watched.layers)
@@ -233,7 +236,7 @@ class _Tally:
         }
         self.orders = {
             (layer, pose): OrderStability.of(module)
-            for layer, module in (watched.reorders.items() if order else ())
+            for layer, module in (() if order is False else watched.reorders.items())
             for pose in plan.small
         }
         self.shapes: dict[str, tuple[int, ...]] = {}

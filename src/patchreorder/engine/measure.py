@@ -131,6 +131,7 @@ def measure(
     fill: Sequence[float] | None = None,
     batch: int | None = None,
     seed: int = 0,
+    classes: int | None = None,
     report: Callable[[int], None] = lambda more: None,
 ) -> Measured:
     """Run a network over images as they are and in all poses of some grids, and measure its answers and layers.
@@ -147,6 +148,7 @@ def measure(
             None where there are such layers.
         most: neurons of a layer that the invariance score looks at, drawn by `seed`; None for all.
         fill: what uncovered places show, one number for each channel; black without it.
+        classes: how many the labels are of; a network that gives another number of answers is an error.
         batch: images that are computed together; without it as many as suit the sizes of the layers.
         report: gets how many images more went through the network, of `forwards(...)`.
 
@@ -172,6 +174,12 @@ def measure(
     with opened as watched, torch.inference_mode():
         if order and not watched.reorders:
             raise ValueError("order stability is of reordering layers, and none is found here: leave order out")
+        answers = watched(first).logits.shape[1]
+        if classes is not None and answers != classes:
+            raise ValueError(
+                f"the network gives {answers} answers, but the labels are of {classes} classes: measure it on images of "
+                "its own classes, or without labels (--no-labels)"
+            )
         batch = batch or _fitting(watched, first)
         thresholds: dict[str, FiringThresholds] = {}
         if invariance and watched.layers:

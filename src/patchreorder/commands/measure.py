@@ -100,11 +100,16 @@ def measure(
     names = [one.name for one in opened]
     if len(set(names)) < len(names):  # the same network with other weights
         names = [f"{one.name} ({one.weights}{', second' * place})" for place, one in enumerate(opened)]
+    if wanted and "order" in wanted and not any(one.reorders for one in opened):
+        raise ValueError(
+            f"measures (order) is of reordering layers, and none is found in {' or '.join(names)}: leave it out"
+        )
     first = opened[0]
     for other in opened[1:]:
         if (other.channels, other.side or first.side) != (first.channels, first.side or other.side):
             raise ValueError(
-                f"compare ({other.name}) takes {_told(other)}, {first.name} {_told(first)}: they cannot see the same images"
+                f"compare ({other.name}) takes {_told(other)}, {first.name} {_told(first)}: "
+                "they cannot be shown the same images"
             )
     screen = Terminal(console)
     try:
@@ -148,7 +153,7 @@ def measure(
                 layers=layers or None,
                 invariance=invariance,
                 similarity=wanted is None or "similarity" in wanted,
-                order=None if wanted is None else "order" in wanted,
+                order=None if wanted is None or "order" in wanted else False,
                 fill=found.fill,
                 seed=seed,
                 classes=len(found.classes) or None,
@@ -162,7 +167,7 @@ def measure(
             )
             rows += [_row(row) for row in findings.rows(numbers, name)]
             for image in findings.broken(numbers, found.data, SHOWN, fill=found.fill):
-                worst.append(_worst(name, image, found.names, one.classes or found.classes))
+                worst.append(_worst(name, image, found.names, one.classes or found.classes, poses))
     finally:
         screen.close()
     document = measured.Document(
@@ -217,11 +222,11 @@ def _row(row: dict[str, Any]) -> measured.Row:
     return measured.Row(**{name: value for name, value in row.items() if name in own}, facts=facts)
 
 
-def _worst(model: str, image: Any, names: Any, classes: Any) -> measured.Worst:
+def _worst(model: str, image: Any, names: Any, classes: Any, poses: Any) -> measured.Worst:
     def called(answer: int) -> str:
         return str(classes[answer]) if answer < len(classes) else f"answer {answer}"
 
     label = "" if image.label is None else f", label {called(image.label)}"
     texts = [f"as it is: {called(image.answer)}{label}"]
-    texts += [f"{pose}: {called(answer)}" for pose, answer in image.poses]
+    texts += [f"{measured.in_words(poses[pose])}: {called(answer)}" for pose, answer in image.poses]
     return measured.Worst(model, names[image.image], image.changed, image.pictures, texts)

@@ -174,13 +174,14 @@ def measure(
     with opened as watched, torch.inference_mode():
         if order and not watched.reorders:
             raise ValueError("order stability is of reordering layers, and none is found here: leave order out")
-        answers = watched(first).logits.shape[1]
+        tried = watched(first)
+        answers = tried.logits.shape[1]
         if classes is not None and answers != classes:
             raise ValueError(
-                f"the network gives {answers} answers, but the labels are of {classes} classes: measure it on images of "
-                "its own classes, or without labels (--no-labels)"
+                f"the network gives {answers} answers, but the labels are of {classes} classes: measure it on images "
+                "of its own classes, or without labels (--no-labels)"
             )
-        batch = batch or _fitting(watched, first)
+        batch = batch or _fitting(first, tried)
         thresholds: dict[str, FiringThresholds] = {}
         if invariance and watched.layers:
             thresholds = {name: FiringThresholds(images=len(data), most=most, seed=seed) for name in watched.layers}
@@ -339,9 +340,9 @@ def _batches(data: Dataset, batch: int, device: torch.device) -> Iterator[tuple[
         yield part, model_input(images, device), labels
 
 
-def _fitting(watched: Watched, images: Tensor) -> int:
+def _fitting(images: Tensor, outputs: Outputs) -> int:
     """How many images to compute together."""
-    found = [images, *watched(images).layers.values()]
+    found = [images, *outputs.layers.values()]
     size = sum(tensor.numel() * tensor.element_size() for tensor in found) / len(images)
     return max(1, min(BATCH, int(ROOM / size)))
 

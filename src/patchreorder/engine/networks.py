@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from patchreorder.models import FAMILIES, cifar, create_model, mnist, shipped
 from patchreorder.models.alexnet import Normalise
 from patchreorder.models.saved import load_classifier
+from patchreorder.module import PatchReorder
 
 from .onnx_network import OnnxNetwork
 from .packages import PACKAGES, load_weights, of_package
@@ -46,6 +47,12 @@ class Opened:
     crop: float
     weights: str
     classes: list[str] | None = None
+
+    @property
+    def reorders(self) -> bool:
+        """Whether it has reordering layers; in an ONNX file they cannot be told from others."""
+        found = self.network.modules() if isinstance(self.network, nn.Module) else ()
+        return any(isinstance(layer, PatchReorder) for layer in found)
 
 
 def open_network(name: str, *, dataset: str | None = None, weights: Path | None = None) -> Opened:

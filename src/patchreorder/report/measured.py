@@ -154,6 +154,22 @@ def extremes(document: Document) -> list[Extreme]:
     return [Extreme(*pair) for pair in found.items()]
 
 
+def in_words(pose: Sequence[float]) -> str:
+    """A pose in words.
+
+    >>> in_words((9.0, 0, 0)), in_words((0, 0, -0.04)), in_words((0, 0.2, 0.2))
+    ('turned 9° left', 'shifted 4 % left', 'shifted 20 % down, 20 % right')
+    """
+    degrees, down, right = pose
+    turned = [f"turned {abs(degrees):g}° {'left' if degrees > 0 else 'right'}"] if degrees else []
+    moved = [
+        f"{abs(100 * value):.3g} % {words[value > 0]}"
+        for value, words in ((down, ("up", "down")), (right, ("left", "right")))
+        if value
+    ]
+    return ", ".join(turned + ([f"shifted {', '.join(moved)}"] if moved else [])) or AS_IT_IS
+
+
 def mean_rate(document: Document, model: str, poses: Sequence[str]) -> float:
     """The mean of a network's rates in some poses."""
     return sum(document.rate(model, pose).value for pose in poses) / len(poses)
@@ -174,9 +190,8 @@ def summary(document: Document) -> list[str]:
     for model in document.models:
         upright = document.rate(model.name, AS_IT_IS).value
         if document.labelled:
-            said.append(
-                f"{model.name} is wrong about {tables.number(upright, 1)} % of {tables.count(document.n)} images as they are."
-            )
+            of = f"{tables.number(upright, 1)} % of {tables.count(document.n)} images"
+            said.append(f"{model.name} is wrong about {of} as they are.")
         for extreme in extremes(document):
             there = mean_rate(document, model.name, extreme.poses)
             if document.labelled:
@@ -215,12 +230,13 @@ class Pair(NamedTuple):
     first: float
     second: float
     test: McNemar
+    names: tuple[str, str]
 
     @property
     def verdict(self) -> str:
         if self.test.p >= 0.05:
             return "no difference shown"
-        return "the first is better" if self.test.only_a < self.test.only_b else "the second is better"
+        return f"{self.names[self.test.only_a > self.test.only_b]} is better"
 
 
 def pairs(document: Document) -> list[Pair]:
@@ -237,7 +253,7 @@ def pairs(document: Document) -> list[Pair]:
             [image for image in images if wrong[0][image] > wrong[1][image]],
             [image for image in images if wrong[1][image] > wrong[0][image]],
         )
-        found.append(Pair(where, mean_rate(document, a, poses), mean_rate(document, b, poses), test))
+        found.append(Pair(where, mean_rate(document, a, poses), mean_rate(document, b, poses), test, (a, b)))
     return found
 
 
@@ -249,14 +265,10 @@ def _counted(document: Document, model: str, poses: Sequence[str]) -> Iterator[i
 
 def _compared(document: Document, pair: Pair) -> str:
     a, b = (model.name for model in document.models[:2])
-    where = "Over images as they are" if pair.where == AS_IT_IS else f"Over the grid {pair.where}"
-    told = f"{where}, {a} has {pair.first:.1f} % {document.counted} and {b} {pair.second:.1f} %: "
-    return f"{told}{pair.verdict} ({_split(pair)})."
-
-
-def _split(pair: Pair) -> str:
-    counts = f"{pair.test.only_a} images are worse for the first, {pair.test.only_b} for the second"
-    return f"{counts}, {tables.chance(pair.test.p)}"
+    where = "Of images as they are" if pair.where == AS_IT_IS else f"Over all poses of the grid {pair.where}"
+    told = f"{where}, {a} has {pair.first:.1f} % {document.counted} and {b} {pair.second:.1f} %: {pair.verdict}"
+    counts = f"{pair.test.only_a} images are worse for {a}, {pair.test.only_b} for {b}"
+    return f"{told} ({counts}, {tables.chance(pair.test.p)})."
 
 
 # ---- files and the terminal ------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def render(document: Document) -> str:
         document=document,
         sentences=[clean(sentence) for sentence in measured.summary(document)],
         rates=_rates(document),
-        charts_of=[_chart(document, sweep) for sweep in measured.sweeps(document)],
+        charts_of=_charts(document),
         layers=_layer_names(document),
         bars=_bars(document),
         orders=_orders(document),
@@ -94,17 +94,15 @@ def render(document: Document) -> str:
 def _rates(document: Document) -> list[tuple[str, list[str]]]:
     """The first table: a line for each kind of pose, a cell for each network."""
     names = [model.name for model in document.models]
-    lines = [(f"{document.counted}, as it is, %", [_with_band(document, name) for name in names])]
-    if not document.labelled:
-        lines = []
+    lines = [(AS_IT_IS, [_with_band(document, name) for name in names])] if document.labelled else []
     for extreme in measured.extremes(document):
         values = [tables.number(measured.mean_rate(document, name, extreme.poses), 1) for name in names]
-        lines.append((f"{document.counted}, {extreme.words}, %", values))
+        lines.append((extreme.words, values))
     for grid in document.grids:
         found = [document.find(name, "consistency", grid=grid) for name in names]
         if all(found):
             values = [tables.number(rows[0].value, 1) for rows in found]
-            lines.append((f"same answer in any two poses of {grid}, %", values))
+            lines.append((f"same answer in any two poses ({grid})", values))
     return lines
 
 
@@ -113,7 +111,15 @@ def _with_band(document: Document, model: str) -> str:
     return f"{tables.number(rate.value, 1)} ({tables.number(rate.low, 1)} to {tables.number(rate.high, 1)})"
 
 
-def _chart(document: Document, sweep: Sweep) -> Chart:
+def _charts(document: Document) -> list[Chart]:
+    """All on one scale, so that what breaks a network is seen at once."""
+    sweeps = measured.sweeps(document)
+    rates = [document.rate(model.name, pose) for model in document.models for s in sweeps for _, pose in s.points]
+    highest = max((rate.high for rate in rates), default=0.0)
+    return [_chart(document, sweep, Axis([0, max(5.0, highest)], BOTTOM, TOP)) for sweep in sweeps]
+
+
+def _chart(document: Document, sweep: Sweep, y_axis: Axis) -> Chart:
     xs = [value for value, _ in sweep.points]
     lines = {}
     for model in document.models:
@@ -121,8 +127,6 @@ def _chart(document: Document, sweep: Sweep) -> Chart:
         value, low, high = ([rate[part] for rate in rates] for part in range(3))
         lines[model.name] = Line(xs, value, low, high, seeds=1)
     x_axis = Axis(xs, LEFT, RIGHT, degrees=sweep.title == "Turned")
-    highest = max(max(line.high) for line in lines.values())
-    y_axis = Axis([0, max(5.0, highest)], BOTTOM, TOP)
     drawn = []
     for (name, line), look in zip(lines.items(), LOOKS, strict=False):
         own = charts.places(line.x, line.mean, x_axis, y_axis)
@@ -197,11 +201,21 @@ def _orders(document: Document) -> list[list[str]]:
             flips, others = (row.facts.get(name) or [] for name in ("margin_at_flips", "margin_of_neighbours"))
             lines.append(
                 [
-                    *(model.name, row.layer, row.pose, tables.number(row.value, 1), tables.count(row.n)),
+                    *(
+                        model.name,
+                        row.layer,
+                        _words(document, row.pose),
+                        tables.number(row.value, 1),
+                        tables.count(row.n),
+                    ),
                     *(", ".join(tables.number(value, 3) for value in values) for values in (flips, others)),
                 ]
             )
     return lines
+
+
+def _words(document: Document, pose: str) -> str:
+    return measured.in_words(document.poses[pose]) if pose in document.poses else pose
 
 
 def _worst(document: Document, model: str) -> list[Shown]:

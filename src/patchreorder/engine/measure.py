@@ -7,6 +7,7 @@ image and pose.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -26,10 +27,11 @@ from patchreorder.metrics.order import OrderStability, Stability
 from .train import Dataset, model_input
 from .watch import Outputs, Watched, check_logits, watch
 
-BATCH = 250  # images that are computed together, at most
+BATCH = 500  # images that are computed together, at most
 ROOM = 1 << 26  # bytes that a batch may take of what the layers say that are measured; fewer images make it fit
-MOST = 4096  # neurons of a layer for its invariance score
-ORDERED = 1000  # images for order stability, which costs as much as a layer's forward pass
+MOST = 1024  # neurons of a layer for its invariance score
+SAMPLE = 1000  # images, evenly spread, for the similarity of features and for order stability
+BLOCK = 50  # images in a row that these look at, or do not
 IMAGE = "image"  # in place of a layer: what goes in
 Grids = Mapping[str, Mapping[str, Pose]]
 
@@ -143,9 +145,9 @@ def measure(
             names must be equal poses. The image as it is belongs to a grid if the grid has it.
         layers: names as of `named_modules`; None for those of `watch.usual_layers`, [] for none.
         invariance: the invariance score of each layer and grid, which needs another pass over the images as they are.
-        similarity: of features, for each layer and pose.
-        order: stability of each reordering layer in the smallest poses of the grids, of the first `ORDERED` images;
-            None where there are such layers.
+        similarity: of features, for each layer and pose; of about `SAMPLE` images, evenly spread.
+        order: stability of each reordering layer in the smallest poses of the grids, of the same images; None
+            where there are such layers.
         most: neurons of a layer that the invariance score looks at, drawn by `seed`; None for all.
         fill: what uncovered places show, one number for each channel; black without it.
         classes: how many the labels are of; a network that gives another number of answers is an error.
@@ -211,9 +213,9 @@ class _Original(NamedTuple):
     """A batch as it is: its place among all images, and what its copies are compared with."""
 
     part: Tensor
-    features: dict[str, Features]  # by layer
     firing: dict[tuple[str, str], Firing]  # by layer and grid
-    given: dict[str, Tensor]  # to reordering layers; none for images beyond those that order stability looks at
+    features: list[tuple[slice, dict[str, Features]]]  # by layer, of the images whose features are looked at
+    given: list[tuple[slice, dict[str, Tensor]]]  # to reordering layers, of the images whose order is
 
 
 class _Tally:
@@ -270,10 +272,13 @@ class _Tally:
                 else:
                     pairs = Firing(pairs.image, pairs.neuron, pairs.images, local.thresholds)
                 firing[layer, grid] = pairs
-        features = {name: Features.of(outputs.layers[name]) for name in self.layers} if self.similar else {}
-        if self.similar:
-            features[IMAGE] = Features.of(images)
-        return _Original(part, features, firing, outputs.given if int(part[0]) < ORDERED else {})
+        of = {IMAGE: images, **outputs.layers}
+        runs = _runs(part, len(self.labels))
+        features = [(run, {name: Features.of(of[name][run]) for name in of}) for run in (runs if self.similar else ())]
+        given = [
+            (run, {name: maps[run] for name, maps in outputs.given.items()}) for run in (runs if self.orders else ())
+        ]
+        return _Original(part, firing, features, given)
 
     def take(self, pose: str, original: _Original, copies: Tensor, outputs: Outputs) -> None:
         """Measure a batch in one pose."""
@@ -284,13 +289,14 @@ class _Tally:
         for layer in self.layers:
             for grid in self.plan.grids[pose] if self.local else ():
                 self.local[layer, grid].update(original.firing[layer, grid], outputs.layers[layer])
-            if (layer, pose) in self.similar:
-                self.similar[layer, pose].update(original.features[layer], outputs.layers[layer])
-        if (IMAGE, pose) in self.similar:
-            self.similar[IMAGE, pose].update(original.features[IMAGE], copies)
-        for layer, given in original.given.items():
-            if (layer, pose) in self.orders:
-                self.orders[layer, pose].update(given, outputs.given[layer])
+        for run, features in original.features:
+            for layer, own in features.items():
+                if (layer, pose) in self.similar:
+                    self.similar[layer, pose].update(own, (copies if layer == IMAGE else outputs.layers[layer])[run])
+        for run, given in original.given:
+            for layer, maps in given.items():
+                if (layer, pose) in self.orders:
+                    self.orders[layer, pose].update(maps, outputs.given[layer][run])
 
     def result(self, **cost: Any) -> Measured:
         """All numbers, once every pose of every batch was taken."""
@@ -330,6 +336,15 @@ def _plan(grids: Grids) -> Plan:
         least = min((size for size in sizes.values() if size), default=0)
         small |= dict.fromkeys(name for name, size in sizes.items() if size and size <= least * 1.001)
     return Plan(poses, having, list(small))
+
+
+def _runs(part: Tensor, images: int) -> list[slice]:
+    """Where a batch holds some of the `SAMPLE`: blocks of images, evenly spread; all if there are no more."""
+    step = max(1, round(images / SAMPLE))
+    chosen = ((part // BLOCK) % step == 0).tolist()
+    edges = [place for place in range(1, len(chosen)) if chosen[place] != chosen[place - 1]]
+    runs = [slice(start, end) for start, end in itertools.pairwise([0, *edges, len(chosen)])]
+    return [run for run in runs if chosen[run.start]]
 
 
 def _batches(data: Dataset, batch: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -91,9 +91,12 @@ class Firing:
             copies = copies.contiguous()
         strides = copies.stride()
         if strides not in self._offsets:
-            place = torch.unravel_index(self._place, self.neurons.shape)
-            parts = (index * stride for index, stride in zip((self.image, *place), strides, strict=True))
-            self._offsets[strides] = sum(parts, start=torch.zeros_like(self.image))
+            # As torch.unravel_index would do, whose first call imports another library: a second.
+            offsets, rest = self.image * strides[0], self._place
+            for size, stride in zip(reversed(self.neurons.shape), reversed(strides[1:]), strict=True):
+                offsets = offsets + rest % size * stride
+                rest = rest // size
+            self._offsets[strides] = offsets
         flat = copies.detach().as_strided((copies.numel(),), (1,))
         return flat[self._offsets[strides]]
 

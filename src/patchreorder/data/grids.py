@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from . import transforms
 from .photos import UPRIGHT, Pose
@@ -76,16 +79,39 @@ def posed(images: Tensor, pose: Pose, *, fill: Sequence[float] | None = None) ->
         raise ValueError(f"fill ({list(fill)}) must have a number for each of {images.shape[1]} channels")
     if pose == UPRIGHT:
         return images
-    height, width = images.shape[2:]
     ground = None if fill is None else images.new_tensor(fill).view(-1, 1, 1)
-    drawn = transforms.warp(
-        (images if ground is None else images - ground).reshape(1, -1, height, width),  # one grid serves them all
-        degrees=images.new_tensor([pose.degrees]),
-        scale=images.new_ones(1),
-        shift=images.new_tensor([[pose.down * height, pose.right * width]]),
-        size=(height, width),
-    ).view(images.shape)
+    flat = (images if ground is None else images - ground).flatten(2).flatten(0, 1)  # bc hw
+    index, weight = _taps(pose, images.shape[2], images.shape[3])
+    # A pixel is the same sum of four in every image: one product with a sparse matrix, images side by side, takes half
+    # the time of grid_sample, which looks for the four again in every image.
+    drawn = F.embedding_bag(
+        index.to(flat.device), flat.T, mode="sum", per_sample_weights=weight.to(flat.device, flat.dtype)
+    )  # hw bc
+    drawn = drawn.T.reshape(images.shape)
     return drawn if ground is None else drawn + ground
+
+
+@functools.lru_cache(maxsize=32)  # all poses of both grids; 75 MB at 224x224
+def _taps(pose: Pose, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """For every pixel of a posed image the four of the image that it shows, and their weights: (hw, 4) both.
+
+    What lies outside has no weight.
+    """
+    radians = math.radians(pose.degrees)
+    cos, sin = math.cos(radians), math.sin(radians)
+    middle = (height - 1) / 2, (width - 1) / 2
+    y = (torch.arange(height, dtype=torch.float64) - middle[0] - pose.down * height)[:, None]
+    x = torch.arange(width, dtype=torch.float64) - middle[1] - pose.right * width
+    # See transforms.warp: from the centre and y downwards, the inverse turn.
+    rows, columns = (sin * x + cos * y + middle[0]).flatten(), (cos * x - sin * y + middle[1]).flatten()
+    top, left = rows.floor(), columns.floor()
+    index, weight = [], []
+    for row, part in ((top, top + 1 - rows), (top + 1, rows - top)):
+        for column, share in ((left, left + 1 - columns), (left + 1, columns - left)):
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            index.append(torch.where(inside, row * width + column, 0).int())
+            weight.append(torch.where(inside, part * share, 0))
+    return torch.stack(index, 1), torch.stack(weight, 1)
 
 
 def random_pairs(count: int, poses: int, *, seed: int = 0) -> Tensor:

@@ -40,9 +40,14 @@ class Neurons(NamedTuple):
 
     def __call__(self, activations: Tensor) -> Tensor:
         """(images, number), or twice as many where both signs are tried: first as they are, then negated."""
-        values = _responses(activations, self.maps)
-        if self.chosen is not None:
-            values = values[:, self.chosen.to(values.device)]
+        if self.chosen is not None and self.maps == "each" and _is_channels_last(activations):
+            # Where they lie: to have all in the usual order first would copy the whole layer.
+            channel, place = self.chosen // math.prod(self.shape[1:]), self.chosen % math.prod(self.shape[1:])
+            stored = place * self.shape[0] + channel
+            values = _responses(activations.permute(0, 2, 3, 1), "each")[:, stored.to(activations.device)]
+        else:
+            values = _responses(activations, self.maps)
+            values = values if self.chosen is None else values[:, self.chosen.to(values.device)]
         return torch.cat([values, -values], 1) if self.signs == "best" else values
 
 
@@ -82,13 +87,16 @@ class Firing:
         if self.neurons.maps != "each":
             return _responses(copies, self.neurons.maps)[self.image, self._place]
         # Only the pairs are read, and where they lie: most values of a layer are not looked at again.
-        if not (copies.is_contiguous() or (copies.dim() == 4 and _is_channels_last(copies))):
+        if not (copies.is_contiguous() or _is_channels_last(copies)):
             copies = copies.contiguous()
         strides = copies.stride()
         if strides not in self._offsets:
-            place = torch.unravel_index(self._place, self.neurons.shape)
-            parts = (index * stride for index, stride in zip((self.image, *place), strides, strict=True))
-            self._offsets[strides] = sum(parts, start=torch.zeros_like(self.image))
+            # As torch.unravel_index would do, whose first call imports another library: a second.
+            offsets, rest = self.image * strides[0], self._place
+            for size, stride in zip(reversed(self.neurons.shape), reversed(strides[1:]), strict=True):
+                offsets = offsets + rest % size * stride
+                rest = rest // size
+            self._offsets[strides] = offsets
         flat = copies.detach().as_strided((copies.numel(),), (1,))
         return flat[self._offsets[strides]]
 
@@ -393,7 +401,7 @@ def _responses(activations: Tensor, maps: Maps) -> Tensor:
 
 
 def _is_channels_last(maps: Tensor) -> bool:
-    return maps.is_contiguous(memory_format=torch.channels_last)
+    return maps.dim() == 4 and maps.is_contiguous(memory_format=torch.channels_last)
 
 
 def _check(activations: Tensor, neurons: Neurons | None) -> None:

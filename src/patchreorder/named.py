@@ -20,7 +20,7 @@ class Option(NamedTuple):
     possible: str
 
 
-NUMBER, POWER = Option((int,), "NUMBER"), Option((int, float), "NUMBER")
+NUMBER, POWER = Option((int,), "NUMBER"), Option((int, float), "DECIMAL")
 YES_NO, ENERGY = Option((bool,), "true|false"), Option((str,), "l1|l2")
 
 
@@ -99,7 +99,7 @@ def read_layer(text: str) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"layer ({text!r}) must begin with one of {', '.join(MEMBERS)}, such as ranked:quantiles=16")
     options = MEMBERS[name].options
     given: dict[str, Any] = {}
-    for part in rest.split(",") if rest else []:
+    for part in filter(None, rest.split(",")):
         option, _, value = (word.strip() for word in part.partition("="))
         known = _value(value)
         if option in given:

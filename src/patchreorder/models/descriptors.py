@@ -23,7 +23,7 @@ from patchreorder.named import MEMBERS
 
 from .alexnet import alexnet
 from .efficientnet import EfficientNetLite0
-from .placing import layer_for_maps
+from .placing import layer_for_maps, place_layer
 
 SIZE = 224  # pixels of the images a side
 
@@ -233,7 +233,7 @@ def _chain(*parts: nn.Module) -> nn.Module:
     return nn.Sequential(*parts, nn.Flatten())
 
 
-# For maps of any network. They rank by energy, layers by name that begin with ranked: by value; on maps without negative
+# For maps of any network. These rank by energy, while ranked:... is `RankedPool` and ranks by value: without negative
 # values it is the same.
 POOLS: Mapping[str, Callable[[], nn.Module]] = {
     "flatten": _chain,
@@ -299,7 +299,10 @@ def create_descriptor(name: str) -> Descriptor:
         raise ValueError(f"name ({name!r}) must be one of {', '.join(DESCRIPTORS)}, or {LAYERS_BY_NAME}")
     kind, _, pool = name.partition("/")
     backbone = BACKBONES[kind]
-    made = backbone.pools[pool]() if pool in backbone.pools else _chain(layer_for_maps(pool))
+    if pool in backbone.pools:
+        made = backbone.pools[pool]()
+    else:
+        made = _chain(place_layer(pool, side=backbone.side, place=f"the maps of {kind}").layer)
     with torch.device("cpu"), torch.no_grad():
         dimensions = made(torch.zeros(1, backbone.channels, backbone.side, backbone.side)).shape[1]
     return Descriptor(name, backbone.create(), made, dimensions=dimensions).eval()

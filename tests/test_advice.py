@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import StringIO
@@ -409,6 +410,8 @@ class Own(nn.Module):
 def test_a_reordering_layer_is_right_behind_or_it_is_not(images: Tensor) -> None:
     assert warnings_of(Own(lambda x: x), images) == {"features.0": "no-op", "features.1": "already reordered"}
     assert warnings_of(Own(lambda x: F.max_pool2d(x, 2)), images) == {"features.0": "", "features.1": ""}
+    lines = advise(Own(torch.relu), images, console=QUIET)
+    assert [line[-2:] for line in lines] == [("no-op", ""), ("no-op", "")]  # because of the layer, not of a global pool
 
 
 def test_a_model_without_maps_gets_a_message() -> None:
@@ -556,6 +559,13 @@ def test_the_table_is_readable_at_80_columns() -> None:
     assert [row[0] for row in rows] == ["name", "conv1", "pool1", "relu1", "conv2", "pool2", "relu2"]
     assert [row[-1] for row in rows] == ["advice", "1", "1", "1", "reorder", "ranked", "reorder"]
     assert rows[1][-2] == "early:"
+    parts = [part for _ in range(11) for part in (nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16))]
+    model = nn.Sequential(OrderedDict(a_name_of_some_length=nn.Sequential(*parts), flat=nn.Flatten()))
+    text = printed(model, torch.rand(1, 16, 32, 32), width=80)
+    for number, later in enumerate([10, 10, 9, 9]):
+        (row,) = (line for line in text.splitlines() if line.startswith(f"a_name_of_some_length.{number} "))
+        assert "16x32x32" in row
+        assert f"early: {later}" in row
 
 
 # The model is left alone

@@ -70,6 +70,7 @@ def test_a_text_is_the_layer(text, layer):
         ("ranked:keep=true", r"'keep=true' must be one of"),
         ("ranked:mean=1", r"'mean=1' must be one of"),
         ("ranked:weights=x", r"'weights=x' must be one of .*weights=DECIMAL"),
+        ("align:energy=", r"'energy=' must be one of"),
         ("align:energy=1", r"'energy=1' must be one of"),
         ("ranked:keep=2,keep=2", r"keep is given twice"),
         ("ranked:keep=0", r"layer \('ranked:keep=0'\): keep \(0\) must be 1 or more"),

@@ -22,6 +22,7 @@ from typing import Any
 
 from torch import nn
 
+from patchreorder.alignment import ShiftAlign
 from patchreorder.functional import Energy, Grid, Settings
 from patchreorder.named import create_layer
 from patchreorder.orientation import OrientationReorder
@@ -33,7 +34,7 @@ from .rotation_conv import RotationConv2d
 from .spatial_transformer import Localisation, SpatialTransformer
 from .thin_conv import ThinConv2d
 
-SIZES = {"mnist": 28, "mnist-r": 28, "mnist-t": 42, "mnist-rts": 42}
+SIZES = {"mnist": 28, "mnist-r": 28, "mnist-t": 42, "mnist-rts": 42, "mnist-c": 42, "mnist-cr": 42}
 CLASSES = 10
 FILTERS = 64
 PLACES = ("conv", "relu", "pool", "input")
@@ -147,16 +148,19 @@ def cnn_gmp(size: int) -> nn.Module:
     return _global(size, nn.AdaptiveMaxPool2d(1))
 
 
-def c4_cnn(size: int, *, layer: str | None = None, place: str = "orientation") -> nn.Module:
+def c4_cnn(size: int, *, layer: str | None = None, place: str = "orientation", align: bool = False) -> nn.Module:
     """Both convolutions equivariant to quarter turns (Cohen and Welling 2016), the strongest orientation at the end.
 
     `layer` names one of the family: `orient` stands instead of the maximum over orientations, so that the classifier
-    sees all four; the others stand after the second pool or at the input (`place`).
+    sees all four; the others stand after the second pool or at the input (`place`). `align` puts a `ShiftAlign` at the
+    input as well.
     """
     if place not in C4_PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(C4_PLACES)}")
     end = _sides(size)[1]
     parts: dict[str, dict[str, nn.Module]] = {"orientation": {"orientation": OrientationMax()}, "pool": {}, "input": {}}
+    if align:
+        parts["input"] = {"align": ShiftAlign()}
     numbers = end * end  # of each field that go to the classifier
     if layer is not None and place == "orientation":
         made = create_layer(layer)
@@ -166,7 +170,8 @@ def c4_cnn(size: int, *, layer: str | None = None, place: str = "orientation") -
     elif layer is not None:
         before = place == "input"
         made, length = place_layer(layer, side=size if before else end, place=place, before_convolutions=before)
-        parts[place], numbers = {"reorder": made}, numbers if length is None else length
+        parts[place] = {**parts[place], "reorder": made}
+        numbers = numbers if length is None else length
 
     def count(width: int) -> int:
         return 82 * width + (4 * 49 * width + 1) * width + (numbers * width + 1) * CLASSES

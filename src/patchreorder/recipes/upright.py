@@ -48,7 +48,7 @@ RECIPE = Recipe(
             plan=_short,
             seeds=lambda row: (0, 1, 2),
         ),
-        "smoke": Setting(about="seconds, generated images: does it run", plan=_smoke),
+        "smoke": Setting(about="seconds, generated images: does it run", plan=_smoke, rows=("cnn", "align")),
     },
     measure=measure,
     parameters=parameters,

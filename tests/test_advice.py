@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from patchreorder import PatchReorder, RankedPool, create_layer, create_model, patch_reorder
 from patchreorder.advice import Advice, advise
+from patchreorder.models.group_conv import C4Lift2d
 from patchreorder.surgery import insert_after
 from patchreorder.trial import Trial, shuffle
 
@@ -486,6 +487,12 @@ def test_a_global_pool_is_replaced_and_the_next_layer_is_named(side: int, shares
     assert not layers_of(model, example)
 
 
+def test_behind_nothing_but_dropout_there_is_no_place(images: Tensor) -> None:
+    model = nn.Sequential(nn.Dropout2d(), nn.AdaptiveAvgPool2d(1))
+    assert warnings_of(model, images) == {"0": "no-op"}
+    assert not layers_of(model, images)
+
+
 def test_a_global_pool_that_is_no_module(images: Tensor) -> None:
     class Mean(nn.Module):
         def __init__(self) -> None:
@@ -542,6 +549,13 @@ def test_group_convolutions_are_oriented() -> None:
         torch.testing.assert_close(model(images.rot90(1, (2, 3))), model(images), atol=1e-5, rtol=1e-5)
     assert warnings_of(model, images)["conv2"] == "already reordered"
     assert not layers_of(model, images)
+
+    averaged = nn.Sequential(C4Lift2d(1, 4, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    assert [line[-2:] for line in advise(averaged, images, console=QUIET)] == [("no-op", "orient")]
+    assert "instead of the global pool" not in printed(averaged, images)
+    assert not torch.allclose(averaged(images.rot90(1, (2, 3))), averaged(images), atol=1e-3)
+    insert_after(averaged, "0", "orient")  # shuffling changes nothing here, but turns do
+    torch.testing.assert_close(averaged(images.rot90(1, (2, 3))), averaged(images), atol=1e-5, rtol=1e-5)
 
     class Eight(nn.Conv2d):
         orientations = 8

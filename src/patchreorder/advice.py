@@ -252,7 +252,7 @@ def _recommend(advice: list[Advice], lines: list[_Line], watch: _Watch, trial: T
         if turning and place == turning[-1]:
             layer = _orientations(line)
         elif told.warning == NO_OP:
-            if place == kept[-1] and not watch.sorted:
+            if place in kept[-1:] and not watch.sorted:
                 layer = f"ranked:quantiles={min(SHARES, told.height * told.width)}"
         elif not told.warning and place in kept:
             by_value = line.negative and trial.takes(line.module, lambda maps, _: ranked_pool(maps))
@@ -360,7 +360,7 @@ def _rules(advice: list[Advice], pool: str, background: str) -> Iterator[str]:
             yield "    That of the example is not zero, as it has to be: subtract it from the images first."
         yield '    model = nn.Sequential(create_layer("align"), model)'
     for line in advice:
-        if line.warning == NO_OP and line.layer:
+        if line.warning == NO_OP and line.layer.startswith("ranked"):
             shares = line.layer.partition("=")[2]
             yield f"  {line.layer} instead of the global pool behind {line.name}{f' ({pool})' if pool else ''}:"
             yield f"    the next layer has to be made for {line.channels} x {shares} numbers then, not {line.channels}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import StringIO
@@ -15,8 +16,9 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
 
-from patchreorder import PatchReorder, patch_reorder
+from patchreorder import PatchReorder, RankedPool, create_layer, create_model, patch_reorder
 from patchreorder.advice import Advice, advise
+from patchreorder.models.group_conv import C4Lift2d
 from patchreorder.surgery import insert_after
 from patchreorder.trial import Trial, shuffle
 
@@ -91,18 +93,18 @@ def test_the_table_shows_names_sizes_leftovers_and_warnings(images: Tensor) -> N
     text = printed(Flat(), images)
     rows = {row.split()[0]: " ".join(row.split()) for row in text.splitlines() if row.strip()}
     # 13x13: 2x2 and 4x4 patches leave 169 - 144 = 25 pixels, 8x8 leave 169 - 64; 3x3 leave 25, 9x9 leave 88.
-    assert rows["features.0"] == "features.0 Conv2d 8x13x13 25 25 105 25 88 25 early: a convolution follows"
-    assert rows["features.4"] == "features.4 MaxPool2d 8x5x5 9 9 16 9"
-    assert "early: reordering breaks the arrangement" in text
+    assert rows["features.0"] == "features.0 Conv2d 8x13x13 25 25 105 25 88 25 early: 1"
+    assert rows["features.4"] == "features.4 MaxPool2d 8x5x5 9 9 16 9 reorder"
+    assert "early: so many convolutions follow" in text
     assert "no-op" not in text
 
 
 def test_the_printed_line_of_code_works_and_matters(images: Tensor) -> None:
     model = Flat().eval()
     code = printed(model, images).splitlines()[-1].strip()
-    assert code == 'insert_after(model, "features.4", PatchReorder(grid="pixels"))'  # before the dropout
+    assert code == 'insert_after(model, "features.4", "reorder:grid=pixels")'  # before the dropout
     plain = model(images)
-    eval(code, {"insert_after": insert_after, "PatchReorder": PatchReorder, "model": model})
+    eval(code, {"insert_after": insert_after, "model": model})
     assert not torch.allclose(model(images), plain)
 
 
@@ -112,7 +114,7 @@ def test_names_stay_whole_on_a_narrow_terminal_whatever_they_are() -> None:
     model.add_module(name, nn.Sequential(nn.Conv2d(3, 2, 3), nn.Conv2d(2, 2, 3)))
     text = printed(model, torch.randn(1, 3, 9, 9), width=80)
     assert any(row.startswith(f"{name}.0 ") for row in text.splitlines())
-    assert f'insert_after(model, "{name}.1", PatchReorder(grid="pixels"))' in text
+    assert f'insert_after(model, "{name}.1", "reorder:grid=pixels")' in text
 
 
 @pytest.mark.parametrize("size", [(1, 7), (2, 2), (5, 9), (13, 13), (64, 28)])
@@ -146,9 +148,19 @@ def test_where_no_place_is_left_it_says_why(images: Tensor) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     assert warnings_of(model, images) == {"0": "early: a convolution follows", "1": "no-op"}
     text = printed(model, images)
-    assert "No place is free of warnings: flatten the last maps" in text
     assert "no-op: these maps can be shuffled" in text
     assert "insert_after(" not in text
+
+    class Bypassed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x + self.conv(x)).flatten(1)
+
+    assert warnings_of(Bypassed(), images) == {"conv": "branch"}
+    assert "No place is free of warnings: flatten the last maps" in printed(Bypassed(), images)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -399,6 +411,8 @@ class Own(nn.Module):
 def test_a_reordering_layer_is_right_behind_or_it_is_not(images: Tensor) -> None:
     assert warnings_of(Own(lambda x: x), images) == {"features.0": "no-op", "features.1": "already reordered"}
     assert warnings_of(Own(lambda x: F.max_pool2d(x, 2)), images) == {"features.0": "", "features.1": ""}
+    lines = advise(Own(torch.relu), images, console=QUIET)
+    assert [line[-2:] for line in lines] == [("no-op", ""), ("no-op", "")]  # because of the layer, not of a global pool
 
 
 def test_a_model_without_maps_gets_a_message() -> None:
@@ -419,6 +433,153 @@ def test_several_arguments_go_in_a_tuple(images: Tensor) -> None:
 
     assert warnings_of(Two(), (images, torch.tensor(2), True)) == {"conv": "no-op"}
     assert warnings_of(Two(), (images, torch.tensor(2), False)) == {"conv": ""}
+
+
+# Which layer
+
+
+def layers_of(model: nn.Module, example: Any) -> dict[str, str]:
+    return {line.name: line.layer for line in advise(model, example, console=QUIET) if line.layer}
+
+
+def run_last_line(model: nn.Module, text: str) -> None:
+    names = {"insert_after": insert_after, "create_layer": create_layer, "model": model, "nn": nn}
+    exec(text.splitlines()[-1].strip(), names)
+
+
+def test_before_a_flat_classifier_pixels_are_reordered(images: Tensor) -> None:
+    fine = "reorder:grid=pixels"
+    assert layers_of(Flat(), images) == dict.fromkeys(["features.2", "features.3", "features.4"], fine)
+    text = printed(Flat(), images)
+    assert f"  {fine} after features.4, or after features.3, features.2:" in text
+    assert "These are rules; what was measured is in the README." in text
+
+
+def test_negative_maps_are_ranked_by_value_where_the_rest_takes_it(images: Tensor) -> None:
+    def ends(*more: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3), *more, nn.Flatten(), nn.Linear(4 * 13 * 13, 2)).eval()
+
+    model = ends()
+    assert layers_of(model, images) == {"0": "ranked"}
+    plain = model(images)
+    run_last_line(model, printed(model, images))
+    assert isinstance(model[0].reorder, RankedPool)
+    assert model(images).shape == plain.shape
+    assert layers_of(ends(nn.ReLU()), images) == {"0": "ranked", "1": "reorder:grid=pixels"}
+    # A pool of maps, and the warning of a dropout of maps: these cannot take sorted values.
+    for layer in (nn.AdaptiveAvgPool2d(13), nn.Dropout2d()):
+        assert layers_of(ends(layer), images)["0"] == "reorder:grid=pixels"
+
+
+@pytest.mark.parametrize(("side", "shares"), [(15, 16), (5, 9)])
+def test_a_global_pool_is_replaced_and_the_next_layer_is_named(side: int, shares: int) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model.append(nn.Linear(8, 4))
+    example = torch.randn(2, 3, side, side)
+    assert layers_of(model, example) == {"1": f"ranked:quantiles={shares}"}  # the last before the dropout
+    text = printed(model, example)
+    assert f"ranked:quantiles={shares} instead of the global pool behind 1 (3):" in text
+    assert f"the next layer has to be made for 8 x {shares} numbers then, not 8." in text
+    run_last_line(model, text)
+    model[5] = nn.Linear(8 * shares, 4)
+    assert model(example).shape == (2, 4)
+    assert warnings_of(model.eval(), example)["2"] == "already reordered"
+    assert not layers_of(model, example)
+
+
+def test_behind_nothing_but_dropout_there_is_no_place(images: Tensor) -> None:
+    model = nn.Sequential(nn.Dropout2d(), nn.AdaptiveAvgPool2d(1))
+    assert warnings_of(model, images) == {"0": "no-op"}
+    assert not layers_of(model, images)
+
+
+def test_a_global_pool_that_is_no_module(images: Tensor) -> None:
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.squeeze, self.conv = nn.AdaptiveAvgPool2d(1), nn.Conv2d(3, 8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(x * self.squeeze(x)).mean((2, 3))  # the pool that is a module is another one
+
+    text = printed(Mean(), images)
+    assert "ranked:quantiles=16 instead of the global pool behind conv:" in text
+    assert "set_submodule" not in text
+
+
+def on_background(value: float = 0.0) -> Tensor:
+    images = torch.full((2, 1, 28, 28), value)
+    images[:, :, 4:20, 6:20] += torch.rand(2, 1, 16, 14)
+    return images
+
+
+def test_on_an_empty_background_the_input_is_aligned() -> None:
+    model = create_model("cnn", dataset="mnist-r").eval()
+    text = printed(model, on_background())
+    (code,) = (line for line in text.splitlines() if "align" in line and "model" in line)
+    aligned = eval(code.partition("= ")[2], {"nn": nn, "create_layer": create_layer, "model": model})
+    images = on_background()
+    with torch.no_grad():
+        assert torch.equal(aligned(images), aligned(images.roll((5, 6), (2, 3))))
+    assert text.index("align at the input") < text.index("reorder:grid=pixels after")
+    assert "align" not in printed(aligned, on_background())  # it ignores shifts
+    assert "align" not in printed(model, torch.rand(2, 1, 28, 28))
+    some = torch.cat([on_background(), torch.rand(1, 1, 28, 28)])
+    assert "align" not in printed(model, some)
+    assert "align" not in printed(model, torch.zeros(2, 1, 28, 28))
+    assert "align" not in printed(nn.Conv2d(1, 4, 3), on_background())  # its output are maps, which would move
+    assert "align at the input" in printed(nn.Sequential(nn.Flatten(), nn.Linear(784, 3)), on_background())
+
+
+def test_a_background_that_is_not_zero_has_to_be_subtracted() -> None:
+    model = create_model("cnn", dataset="mnist-r")
+    assert "is not zero, as it has to be: subtract it" in printed(model, on_background(-0.42))
+    assert "is not zero" not in printed(model, on_background())
+
+
+def test_group_convolutions_are_oriented() -> None:
+    model, images = create_model("c4_cnn", dataset="mnist-r").eval(), torch.rand(2, 1, 28, 28)
+    lines = {line.name: line for line in advise(model, images, console=QUIET)}
+    assert lines["conv1"].warning == "early: a convolution follows"
+    assert {name for name, line in lines.items() if line.layer == "orient"} == {"conv2"}
+    text = printed(model, images)
+    assert text.index("orient after conv2") < text.index("after relu2")
+    insert_after(model, "conv2", "orient")
+    with torch.no_grad():
+        torch.testing.assert_close(model(images.rot90(1, (2, 3))), model(images), atol=1e-5, rtol=1e-5)
+    assert warnings_of(model, images)["conv2"] == "already reordered"
+    assert not layers_of(model, images)
+
+    averaged = nn.Sequential(C4Lift2d(1, 4, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    assert [line[-2:] for line in advise(averaged, images, console=QUIET)] == [("no-op", "orient")]
+    assert "instead of the global pool" not in printed(averaged, images)
+    assert not torch.allclose(averaged(images.rot90(1, (2, 3))), averaged(images), atol=1e-3)
+    insert_after(averaged, "0", "orient")  # shuffling changes nothing here, but turns do
+    torch.testing.assert_close(averaged(images.rot90(1, (2, 3))), averaged(images), atol=1e-5, rtol=1e-5)
+
+    class Eight(nn.Conv2d):
+        orientations = 8
+
+    eight = nn.Sequential(Eight(1, 16, 3), nn.Flatten(), nn.Linear(16 * 26 * 26, 2))
+    assert layers_of(eight, images) == {"0": "orient:orientations=8"}
+    assert layers_of(eight[:2], images[:, :, 1:]) == {"0": "ranked"}  # not square
+
+
+def test_the_table_is_readable_at_80_columns() -> None:
+    """Every line of the table is one line of text, and its cells are whole, but for kinds with long names."""
+    model = create_model("cnn", dataset="mnist-t")
+    text = printed(model, torch.rand(1, 1, 42, 42), width=80)
+    rows = [line.split() for line in text.splitlines()[:7]]
+    assert [row[0] for row in rows] == ["name", "conv1", "pool1", "relu1", "conv2", "pool2", "relu2"]
+    assert [row[-1] for row in rows] == ["advice", "1", "1", "1", "reorder", "ranked", "reorder"]
+    assert rows[1][-2] == "early:"
+    parts = [part for _ in range(11) for part in (nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16))]
+    model = nn.Sequential(OrderedDict(a_name_of_some_length=nn.Sequential(*parts), flat=nn.Flatten()))
+    text = printed(model, torch.rand(1, 16, 32, 32), width=80)
+    for number, later in enumerate([10, 10, 9, 9]):
+        (row,) = (line for line in text.splitlines() if line.startswith(f"a_name_of_some_length.{number} "))
+        assert "16x32x32" in row
+        assert f"early: {later}" in row
 
 
 # The model is left alone
@@ -586,4 +747,4 @@ def test_the_shuffle_moves_every_position_of_every_map(shape: tuple[int, ...]) -
 def test_a_line_is_a_plain_tuple(images: Tensor) -> None:
     line = advise(Flat(), images, console=QUIET)[-2]
     fits = (("pixels", 1, 0, 0), (2, 1, 1, 1), (2, 2, 1, 1), (3, 1, 2, 2), (4, 1, 1, 1))
-    assert line == Advice("features.4", "MaxPool2d", 8, 5, 5, fits, "")
+    assert line == Advice("features.4", "MaxPool2d", 8, 5, 5, fits, "", "reorder:grid=pixels")

@@ -196,6 +196,10 @@ def test_reordering_stands_where_it_should(place, variant, images):
     plain = made("alexnet", variant)
     torch.manual_seed(5)
     maps, reordered = seen(plain, images), seen(made("alexnet_pr", variant, place=place, **options), images)
+    if place == "input":  # behind the normalisation
+        given = patch_reorder(plain.normalise(images), **options)
+        assert torch.equal(reordered["conv1"], plain.get_submodule(plain.layers["conv1"])(given))
+        return
     name = {"conv5": "relu5", "pool5": "pool5"}[place]
     assert torch.equal(reordered[name], patch_reorder(maps[name], **options))
     assert not torch.equal(reordered[name], maps[name])

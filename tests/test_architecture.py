@@ -16,6 +16,7 @@ LINES = [
     ["models", "data", "metrics"],
     ["advice"],
     ["surgery", "trial"],
+    ["named"],
     ["module", "pooling", "alignment", "orientation"],
     ["functional", "cycles"],
     ["dispatch"],

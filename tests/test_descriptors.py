@@ -15,6 +15,7 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
+from patchreorder import PatchReorder, RankedPool, ShiftAlign
 from patchreorder.data import ukbench, weights
 from patchreorder.data.photos import BadImage
 from patchreorder.data.sources import File, fetch
@@ -74,6 +75,44 @@ def test_pools_by_other_algebra():
     y = maps(channels=1280, side=7)
     assert torch.equal(pooled("efficientnet/ranked", y), y.flatten(2).sort(descending=True).values.flatten(1))
     assert torch.equal(pooled("efficientnet/flatten", y), y.flatten(1))
+
+
+def test_layers_by_name_are_pools():
+    x = maps()
+    weighted = create_descriptor("alexnet/ranked:smooth=3,stride=2,weights=-0.5")
+    assert weighted.name == "alexnet/ranked:smooth=3,stride=2,weights=-0.5"
+    assert weighted.dimensions == 9216
+    assert torch.equal(weighted.pool(x), pooled("alexnet/weighted", x))
+    for name, wanted in {
+        "alexnet/ranked:keep=1": x.amax((2, 3)),
+        "alexnet/ranked:": x.flatten(2).sort(descending=True).values.flatten(1),  # all places; alexnet/ranked: of pool5
+        "alexnet/reorder:grid=2,levels=2": PatchReorder(grid=2, levels=2)(x).flatten(1),
+        "alexnet/align": ShiftAlign()(x).flatten(1),
+    }.items():
+        found = create_descriptor(name)
+        assert found.dimensions == wanted.shape[1]
+        assert torch.equal(found.pool(x), wanted)
+    assert create_descriptor("efficientnet/ranked:quantiles=3").dimensions == 3 * 1280
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("alexnet/orient", r"layer \('orient'\) needs maps of a group convolution"),
+        ("alexnet/ranked:keep=170", r"does not fit the maps of alexnet: keep \(170\) is more than the 13x13 values"),
+        ("alexnet/ranked:kept=1", r"layer \('ranked:kept=1'\): 'kept=1' must be one of keep=NUMBER"),
+        (
+            "alexnet/best:keep=1",
+            r"must be one of alexnet/flatten, .*, or BACKBONE/LAYER, a layer by name",
+        ),
+        ("vgg/ranked:keep=1", r"must be one of alexnet/flatten, "),
+    ],
+)
+def test_layers_that_do_not_fit_are_named(name, why):
+    with pytest.raises(ValueError, match=why):
+        create_descriptor(name)
+    with pytest.raises(ValueError, match=why):
+        open_descriptor(name)
 
 
 @pytest.mark.parametrize("name", ["alexnet/pr", "alexnet/pr_grid4", "alexnet/pr_joint"])
@@ -392,6 +431,10 @@ def test_layers_and_pools_of_real_packages(tmp_path):
             "torchvision:resnet18@layer4/gap": maps.mean((2, 3)),
             "torchvision:resnet18@layer4": maps.flatten(1),
             "torchvision:resnet18@layer4/ranked": ranked.flatten(1),
+            "torchvision:resnet18@layer4/ranked:keep=3": ranked[:, :, :3].flatten(1),
+            "torchvision:resnet18@layer4/ranked:quantiles=7,smooth=3": RankedPool(quantiles=7, smooth=3)(maps).flatten(
+                1
+            ),
         }.items():
             found = open_descriptor(name, weights=tmp_path / "resnet.pt")
             assert (found.name, found.dimensions) == (name, wanted.shape[1])
@@ -399,6 +442,10 @@ def test_layers_and_pools_of_real_packages(tmp_path):
     for layer, why in {
         "layer9": r"layer \('layer9'\) must be a module of ResNet: conv1, .*, fc",
         "layer4/best": r"pool \('best'\) must be one of flatten, ranked, .*",
+        "layer4/orient": r"layer \('orient'\) needs maps of a group convolution",
+        "layer4/ranked:keep=50": r"keep \(50\) is more than the 7x7 values",
+        "layer4/ranked:kept=5": r"'kept=5' must be one of keep=NUMBER",
+        "fc/ranked:keep=2": r"pool \('ranked:keep=2'\) needs maps \(b, c, h, w\)",
         "fc/ranked": r"pool \('ranked'\) needs maps \(b, c, h, w\), torchvision:resnet18@fc/ranked gives \(1, 1000\)",
     }.items():
         with pytest.raises(ValueError, match=why):

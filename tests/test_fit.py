@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import patchreorder
 from patchreorder.__main__ import main
@@ -179,6 +179,29 @@ def test_classes_without_a_test_picture_and_other_files_are_told(tmp_path, weigh
     assert set(Photos.open(data, "val", view="Ori").labels.tolist()) == {0, 2}
 
 
+@pytest.mark.parametrize("reorder", ["pool5:ranked:quantiles=4", "input:align"])
+def test_other_layers_of_the_family(reorder, data, weights, tmp_path):
+    """Their classifier answers as it was measured on kept features."""
+    assert main(arguments(data, weights, tmp_path, seeds=1, reorder=reorder)) == 0
+    model, _ = patchreorder.load_classifier(tmp_path / "classifier.safetensors")
+    layer = reorder.partition(":")[2]
+    kind = type(patchreorder.create_layer(layer))
+    assert sum(isinstance(module, kind) for module in model.modules()) == 1
+    for view in ("Ori", "R", "T"):
+        wrong, answers = mistakes(*predict(model, Photos.open(data, "val", view=view)))
+        (row,) = (r for r in rows(tmp_path) if (r["row"], r["column"]) == ("reordered", view))
+        assert (wrong.tolist(), answers.tolist()) == (row["errors"], row["answers"])
+        assert row["details"]["options"]["layer"] == layer
+        assert row["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_the_layer_at_the_input_has_maps_of_its_own(data, weights, tmp_path):
+    """Rows that share the fifth convolution's answer share it no longer where a layer stands before it."""
+    assert main(arguments(data, weights, tmp_path, seeds=1, reorder="input:align")) == 0
+    files = [load_file(file)["features"] for file in sorted((tmp_path / "features").glob("*/*.safetensors"))]
+    assert len({tuple(file.flatten()[:200].tolist()) for file in files}) == 8
+
+
 def test_other_photographs_are_other_cells(tmp_path, weights, data):
     """The same output folder never takes the rows of one folder for those of another."""
     assert main(arguments(data, weights, tmp_path, seeds=1)) == 0
@@ -198,6 +221,13 @@ def test_other_photographs_are_other_cells(tmp_path, weights, data):
             "conv5:grid=3,energy=l1,per_channel=false,descending=true",
             {"place": "conv5", "grid": 3, "levels": 1, "energy": "l1", "per_channel": False, "descending": True},
         ),
+        ("pool5:", {"place": "pool5", "grid": "pixels", "levels": 1}),
+        ("pool5:reorder", {"place": "pool5", "grid": "pixels", "levels": 1}),
+        ("conv5:reorder:grid=2,levels=2", {"place": "conv5", "grid": 2, "levels": 2}),
+        ("pool5:ranked:quantiles=16", {"place": "pool5", "layer": "ranked:quantiles=16"}),
+        ("conv5:ranked", {"place": "conv5", "layer": "ranked"}),
+        ("conv5:align", {"place": "conv5", "layer": "align"}),
+        ("input:align:energy=l1", {"place": "input", "layer": "align:energy=l1"}),
     ],
 )
 def test_reordering_as_text(text, found):
@@ -208,6 +238,11 @@ def test_reordering_as_text(text, found):
     ("options", "says"),
     [
         ({"reorder": "conv4:grid=2"}, r"reorder \('conv4:grid=2'\) must begin with one of conv5, pool5"),
+        ({"reorder": "pool5:orient"}, r"reorder \('pool5:orient'\): .* needs maps of a group convolution"),
+        ({"reorder": "pool5:sorted"}, r"layer \('sorted'\) must begin with one of reorder, ranked, align, orient"),
+        ({"reorder": "pool5:ranked:keep=37"}, r"reorder \('pool5:ranked:keep=37'\): .*does not fit pool5: keep \(37\)"),
+        ({"reorder": "pool5:ranked:kept=3"}, r"'kept=3' must be one of keep=NUMBER"),
+        ({"reorder": "input:ranked"}, r"layer \('ranked'\) at input leaves no maps"),
         ({"reorder": "pool5:grid"}, r"'grid' must be one of grid=NUMBER"),
         ({"reorder": "pool5:grids=2"}, r"'grids=2' must be one of"),
         ({"reorder": "pool5:per_channel=1"}, r"'per_channel=1' must be one of"),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from patchreorder import PatchReorder, patch_reorder
+from patchreorder import PatchReorder, RankedPool, patch_reorder
 from patchreorder.surgery import insert_after, remove_after
 
 torch.set_num_threads(1)
@@ -517,11 +517,24 @@ def test_a_container_with_a_loop_of_its_own_takes_no_layer_with_state(place: str
     assert [*vars(model.get_submodule(place))] == [*vars(Net().get_submodule(place))]
 
 
+def test_a_layer_by_name(images: Tensor) -> None:
+    model, by_name = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+    by_name.load_state_dict(model.state_dict())
+    insert_after(model, "1", RankedPool(keep=9, weights=-0.5))
+    assert insert_after(by_name, "1", "ranked:keep=9,weights=-0.5") is by_name
+    assert repr(by_name) == repr(model)
+    assert torch.equal(by_name(images), model(images))
+    assert isinstance(remove_after(by_name, "1")[0], RankedPool)
+    with pytest.raises(ValueError, match=r"layer \('sorted'\) must begin with one of reorder, ranked, align, orient"):
+        insert_after(by_name, "1", "sorted")
+    assert "reorder" not in dict(by_name[1].named_children())
+
+
 def test_wrong_arguments() -> None:
     model = Net()
     with pytest.raises(TypeError, match=r"layer must be an nn\.Module .* got the class PatchReorder"):
         insert_after(model, "stem", PatchReorder)
-    with pytest.raises(TypeError, match=r"layer must be an nn\.Module .* got function"):
+    with pytest.raises(TypeError, match=r"layer must be an nn\.Module .*, or its name, got function"):
         insert_after(model, "stem", patch_reorder)
     with pytest.raises(TypeError, match=r"name must be a string .* got int"):
         insert_after(model, 0, PatchReorder())

@@ -117,7 +117,7 @@ def test_advice_on_alexnet() -> None:
         "features.12",
         "avgpool",
     }
-    assert 'insert_after(model, "avgpool", PatchReorder(grid="pixels"))' in text
+    assert 'insert_after(model, "avgpool", "reorder:grid=pixels")' in text
 
 
 def test_advice_on_resnet18() -> None:
@@ -127,7 +127,9 @@ def test_advice_on_resnet18() -> None:
     assert warnings["layer4.1.conv2"] == warnings["layer4.1.bn2"] == "branch"
     assert warnings["layer4.1"] == "no-op"  # the global pool follows
     assert "layer4" not in warnings
-    assert "No place is free of warnings" in text
+    assert "ranked:quantiles=4 instead of the global pool behind layer4.1 (avgpool)" in text
+    assert "512 x 4 numbers then, not 512" in text
+    assert "insert_after(" not in text
 
 
 def test_advice_on_resnet18_without_its_global_pool() -> None:
@@ -135,7 +137,7 @@ def test_advice_on_resnet18_without_its_global_pool() -> None:
     model.avgpool, model.fc = nn.Identity(), nn.Linear(512 * 2 * 2, 10)
     warnings, text = advice_on(model, torch.randn(2, 3, 64, 64))
     assert warnings["layer4.1"] == ""
-    assert 'insert_after(model, "layer4.1", PatchReorder(grid="pixels"))' in text
+    assert 'insert_after(model, "layer4.1", "reorder:grid=pixels")' in text
 
 
 def test_advice_on_mobilenet() -> None:
@@ -143,7 +145,8 @@ def test_advice_on_mobilenet() -> None:
     assert warnings["conv_stem"].startswith("early: ")
     assert warnings["blocks.4.2"] == ""  # a 1x1 convolution still mixes the channels before the global pool
     assert warnings["blocks.5.0.conv"] == "no-op"
-    assert 'insert_after(model, "blocks.4.2", PatchReorder(grid="pixels"))' in text
+    assert 'insert_after(model, "blocks.4.2", "reorder:grid=pixels")' in text
+    assert 'model.set_submodule("global_pool.pool", create_layer("ranked:quantiles=4"))' in text
 
 
 def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:

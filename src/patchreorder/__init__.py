@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .models import create_model as create_model
     from .models.saved import load_classifier as load_classifier
     from .module import PatchReorder as PatchReorder
+    from .named import create_layer as create_layer
     from .orientation import OrientationReorder as OrientationReorder
     from .orientation import reorder_orientations as reorder_orientations
     from .pooling import RankedPool as RankedPool
@@ -28,6 +29,7 @@ _HOMES = {
     "ShiftAlign": "alignment",
     "advise": "advice",
     "align_shift": "alignment",
+    "create_layer": "named",
     "create_model": "models",
     "insert_after": "surgery",
     "load_classifier": "models.saved",
@@ -42,6 +44,7 @@ __all__ = [
     "ShiftAlign",
     "advise",
     "align_shift",
+    "create_layer",
     "create_model",
     "insert_after",
     "load_classifier",

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
+from .named import create_layer
+
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
 WALKS = {"children", "named_children", "modules", "named_modules", "_modules"}
@@ -24,7 +26,7 @@ APPENDED = "_inserted_layers"
 STAND_INS = ("_get_name", "train")
 
 
-def insert_after(model: AnyModule, name: str, layer: nn.Module) -> AnyModule:
+def insert_after(model: AnyModule, name: str, layer: nn.Module | str) -> AnyModule:
     """Put a layer behind the module of that name, in place: at every use its output goes through the layer.
 
     A module with several names is one module, and gets the layer under all of them. Several layers at one
@@ -33,19 +35,20 @@ def insert_after(model: AnyModule, name: str, layer: nn.Module) -> AnyModule:
     Args:
         model: any plain `nn.Module`; compile, wrap, trace or export it afterwards.
         name: as in `model.named_modules()`, such as "features.12"; "" is the model itself.
-        layer: what to run, usually a `PatchReorder`. It becomes the child "reorder" (or "reorder_1", ...) of
+        layer: what to run, usually a `PatchReorder`, or its name, such as "reorder:grid=pixels" or
+            "ranked:quantiles=16" (see `create_layer`). It becomes the child "reorder" (or "reorder_1", ...) of
             the module, unless the module runs its children in a loop of its own: then only a hook holds it.
 
     Returns:
         The same model.
 
     Raises:
-        ValueError: no module has that name, it is never called, or the layer cannot live there.
+        ValueError: no module has that name, it is never called, the layer cannot live there, or there is none
+            of that name.
         TypeError: the model is compiled, wrapped, scripted or traced, or an argument is of the wrong type;
             when the model runs: the module returns something other than one tensor.
 
-    >>> from patchreorder import PatchReorder
-    >>> insert_after(nn.Sequential(nn.Conv2d(3, 8, 3), nn.MaxPool2d(2)), "1", PatchReorder(grid="pixels"))
+    >>> insert_after(nn.Sequential(nn.Conv2d(3, 8, 3), nn.MaxPool2d(2)), "1", "reorder:grid=pixels")
     Sequential(
       (0): Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
       (1): MaxPool2d(
@@ -55,6 +58,7 @@ def insert_after(model: AnyModule, name: str, layer: nn.Module) -> AnyModule:
     )
     """
     target = _find(model, name)
+    layer = create_layer(layer) if isinstance(layer, str) else layer
     _check_layer(layer, target, name)
     _check_called(target, name)
     if _runs_as_sequential(target):
@@ -191,7 +195,7 @@ def _find(model: nn.Module, name: str) -> nn.Module:
 
 def _check_layer(layer: nn.Module, target: nn.Module, name: str) -> None:
     if not isinstance(layer, nn.Module):
-        raise TypeError(f"layer must be an nn.Module such as PatchReorder(), got {_describe(layer)}")
+        raise TypeError(f"layer must be an nn.Module such as PatchReorder(), or its name, got {_describe(layer)}")
     if any(inner is target for inner in layer.modules()):
         raise ValueError(f"the layer contains {_place(name)}, so it would run itself without end")
 

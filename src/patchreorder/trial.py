@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -78,6 +79,21 @@ class Trial:
         """Whether the output still depends on the input when the maps of a module do not."""
         blanked = [self.run(arguments, module, _blank) for arguments in (self.arguments, self.varied)]
         return not _within(_distances(*blanked), self.rounding)
+
+    def takes(self, module: nn.Module, change: Change) -> bool:
+        """Whether the model runs with the maps of a module changed, warns of nothing, and returns the same shapes."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                changed = self.run(self.arguments, module, change)
+        except (RuntimeError, ValueError, TypeError, IndexError, Warning):
+            return False
+        return [tensor.shape for tensor in changed] == [tensor.shape for tensor in self.output]
+
+    def ignores_shifts(self) -> bool:
+        """Whether images rolled by a pixel, down and to the right, change the output no more than rounding does."""
+        rolled = tuple(value.roll((1, 1), (2, 3)) if is_maps(value) else value for value in self.arguments)
+        return _within(_distances(self.output, self.run(rolled)), self.rounding)
 
     def ignores_input(self) -> bool:
         """Whether another input gives the very same output."""

@@ -56,11 +56,19 @@ def _all_three(images: Tensor, numbers: Tensor) -> Tensor:
     )
 
 
+def _centred(images: Tensor, numbers: Tensor) -> Tensor:
+    corner = torch.full((len(images), 2), (CANVAS - images.shape[2]) // 2)
+    return transforms.place(images, corner=corner, size=(CANVAS, CANVAS))
+
+
 VARIANTS = {
     "mnist": Variant(28, 0, lambda images, numbers: images),
     "mnist-r": Variant(28, 1, _turned),
     "mnist-t": Variant(CANVAS, 2, _shifted),
     "mnist-rts": Variant(CANVAS, 4, _all_three),
+    # On the canvas of T, but in its middle: as they are, and turned as R.
+    "mnist-c": Variant(CANVAS, 0, _centred),
+    "mnist-cr": Variant(CANVAS, 1, lambda images, numbers: _centred(_turned(images, numbers), numbers)),
 }
 
 

@@ -10,7 +10,16 @@ from torch import Tensor, nn
 
 from patchreorder.data import weights as trained
 from patchreorder.models.alexnet import Normalise
-from patchreorder.models.descriptors import DESCRIPTORS, SIZE, Descriptor, Layer, create_descriptor, layer_descriptor
+from patchreorder.models.descriptors import (
+    DESCRIPTORS,
+    LAYERS_BY_NAME,
+    SIZE,
+    Descriptor,
+    Layer,
+    create_descriptor,
+    is_descriptor,
+    layer_descriptor,
+)
 
 from . import checkpoint
 from .distributed import World
@@ -28,9 +37,10 @@ def open_descriptor(
     """A network that describes images, with trained weights, ready to answer.
 
     Args:
-        name: one of `patchreorder.models.descriptors.DESCRIPTORS`; or `timm:NAME` or `torchvision:NAME`, one of that
-            package's networks: what goes into its last fully connected layer, or with `@LAYER` what that module says,
-            and with `@LAYER/POOL` a pool of it, such as `torchvision:resnet18@layer4/ranked`.
+        name: one of `patchreorder.models.descriptors.DESCRIPTORS`, or a backbone of theirs and a layer of the family by
+            name, such as `alexnet/ranked:quantiles=16`; or `timm:NAME` or `torchvision:NAME`, one of that package's
+            networks: what goes into its last fully connected layer, or with `@LAYER` what that module says, and with
+            `@LAYER/POOL` a pool of it, such as `torchvision:resnet18@layer4/ranked`.
         weights: file with the weights (.safetensors, .pt, .pth; AlexNet's by torchvision's names), read without running
             code. Without it they are fetched: ours once, pinned by SHA-256; a package's by that package.
         say: gets a line about what is fetched.
@@ -43,13 +53,13 @@ def open_descriptor(
     package, colon, model = name.partition(":")
     if colon and package in PACKAGES:
         found = _of_package(package, model, weights)
-    elif name in DESCRIPTORS:
+    elif is_descriptor(name):
         found = create_descriptor(name)
         ours = trained.alexnet_convolutions if name.startswith("alexnet/") else trained.efficientnet_lite0
         found.load(ours(file=weights, say=say))
     else:
         others = " or ".join(f"{package}:NAME[@LAYER[/POOL]]" for package in PACKAGES)
-        raise ValueError(f"model ({name!r}) must be one of {', '.join(DESCRIPTORS)}, or {others}")
+        raise ValueError(f"model ({name!r}) must be one of {', '.join(DESCRIPTORS)}, or {LAYERS_BY_NAME}, or {others}")
     return ready(found)
 
 

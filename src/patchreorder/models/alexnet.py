@@ -12,7 +12,8 @@ Two variants, chosen by `variant`:
 
 Both take images in [0, 1] and normalise them inside; mean colour becomes zero. The forms change only what they have to:
 
-- SI and BlurPool have the parameters of AlexNet, PR as well: reordering has none. All load its weights.
+- SI and BlurPool have the parameters of AlexNet, PR as well: reordering has none. All load its weights. Other layers of
+  the family at a place of PR (`layer`) may leave fc6 other than 9,216 numbers: then they load its convolutions.
 - ST adds the paper's localisation network, 160,758 parameters (0.3 %).
 - The global pools (gap, gmp) stand in place of the last pool, so that fc6 gets 256 numbers and not 9,216. The widths of
   the other layers are kept, which leaves 37 million parameters fewer: there is no width that would make up for them.
@@ -27,11 +28,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from patchreorder.functional import Energy, Grid
-from patchreorder.module import PatchReorder
+from patchreorder.functional import Energy, Grid, Settings
 from patchreorder.surgery import insert_after
 
 from .blur_pool import MaxBlurPool2d
+from .placing import chosen
 from .rotation_conv import RotationConv2d
 from .spatial_transformer import SpatialTransformer
 
@@ -39,7 +40,8 @@ DATASETS = ("imagenet",)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's colours, red first
 PIXELS = 6 * 6  # of the map behind the last pool
 TURNED = (1, 2, 5)  # the convolutions that SI-CNN replaces
-PLACES = {"conv5": "relu5", "pool5": "pool5"}  # where to reorder -> the layer it comes after
+# Where to reorder -> the layer it comes after, and the side of its maps.
+PLACES = {"conv5": ("relu5", 13), "pool5": ("pool5", 6), "input": ("normalise", 224)}
 
 
 class Shape(NamedTuple):
@@ -109,9 +111,10 @@ def alexnet(
     turned: tuple[int, ...] = (),
     pool: Callable[[], nn.Module] | None = None,
     global_pool: nn.Module | None = None,
+    length: int | None = None,
     transformed: bool = False,
 ) -> AlexNet:
-    """AlexNet; the forms below give the last four options.
+    """AlexNet; the forms below give the last five options.
 
     Args:
         variant: "caffe" or "torchvision".
@@ -121,6 +124,7 @@ def alexnet(
         turned: numbers of the convolutions to be replaced by `RotationConv2d`.
         pool: makes the 3x3 pools with stride 2.
         global_pool: instead of the last of them.
+        length: how many numbers of each channel go to fc6, if not a map of 6x6.
         transformed: put a spatial transformer before the network.
     """
     if variant not in VARIANTS:
@@ -143,7 +147,7 @@ def alexnet(
             features[f"norm{number}"] = nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)  # alpha / 5, as in Caffe
         if number in (1, 2, 5):
             features[f"pool{number}"] = global_pool if number == 5 and global_pool else pool()
-    inputs = shape.filters[-1] * (1 if global_pool else PIXELS)
+    inputs = shape.filters[-1] * (PIXELS if length is None else length)
     classifier: dict[str, nn.Module] = {"fc6": nn.Linear(inputs, width), "relu6": nn.ReLU()}
     classifier |= {"fc7": nn.Linear(width, width), "relu7": nn.ReLU(), "fc8": nn.Linear(width, classes)}
     order = ["drop6", "fc6", "relu6", "drop7", "fc7", "relu7", "fc8"]
@@ -156,7 +160,7 @@ def alexnet(
         "normalise": Normalise(std=shape.std),
         "transformer": transformer,
         "features": _sequence(features, numbered),
-        "avgpool": nn.AdaptiveAvgPool2d((6, 6)) if numbered and not global_pool else None,
+        "avgpool": nn.AdaptiveAvgPool2d((6, 6)) if numbered and length is None else None,
         "flatten": nn.Flatten(),
         "classifier": _sequence(classifier, numbered),
     }
@@ -193,14 +197,23 @@ def alexnet_pr(
     energy: Energy = "l2",
     per_channel: bool = True,
     descending: bool = True,
+    layer: str | None = None,
     **options: Any,
 ) -> AlexNet:
-    """AlexNet with reordering at its fifth convolution, after its ReLU ("conv5", the paper's) or its pool ("pool5")."""
+    """AlexNet with reordering at its fifth convolution, after its ReLU ("conv5", the paper's) or its pool ("pool5").
+
+    `layer` puts another of the family there, or at the input behind the normalisation, by name (see `create_layer`).
+    Where it leaves less than maps, as ranked does, it stands at conv5 instead of the pool, and fc6 gets what it leaves.
+    """
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
-    layer = PatchReorder(grid=grid, levels=levels, energy=energy, per_channel=per_channel, descending=descending)
-    model = alexnet(**options)
-    return insert_after(model, model.layers[PLACES[place]], layer)
+    settings, usual = Settings(grid, levels, energy, per_channel, descending), Settings(levels=2)
+    name, side = PLACES[place]
+    made, length = chosen(layer, settings, usual, side=side, place=place, before_convolutions=place == "input")
+    if place == "conv5" and length is not None:
+        return alexnet(global_pool=made, length=length, **options)
+    model = alexnet(length=length, **options)
+    return insert_after(model, model.layers.get(name, name), made)
 
 
 def alexnet_blur(**options: Any) -> AlexNet:
@@ -210,12 +223,12 @@ def alexnet_blur(**options: Any) -> AlexNet:
 
 def alexnet_gap(**options: Any) -> AlexNet:
     """AlexNet with global average pooling instead of its last pool."""
-    return alexnet(global_pool=nn.AdaptiveAvgPool2d(1), **options)
+    return alexnet(global_pool=nn.AdaptiveAvgPool2d(1), length=1, **options)
 
 
 def alexnet_gmp(**options: Any) -> AlexNet:
     """AlexNet with global max pooling instead of its last pool."""
-    return alexnet(global_pool=nn.AdaptiveMaxPool2d(1), **options)
+    return alexnet(global_pool=nn.AdaptiveMaxPool2d(1), length=1, **options)
 
 
 MODELS: Mapping[str, Callable[..., AlexNet]] = {

@@ -5,6 +5,7 @@ that the last three see maps of 8x8; two connected layers of 256, and ten classe
 multiply-adds an image. Normalised inside, as AlexNet; first weights after He et al. Of the others
 
 - PR has the same parameters: reordering has none.
+- Other layers of the family at a place of PR (`layer`): as with GAP where they leave other than 16 numbers of a map.
 - ST adds a localisation network of 13,286 (2.4 %).
 - GAP pools the fifth convolution to 64 numbers; the width of its connected layers is chosen so that the count comes
   nearest to the CNN's.
@@ -20,10 +21,10 @@ from typing import Any
 
 from torch import nn
 
-from patchreorder.functional import Energy, Grid
-from patchreorder.module import PatchReorder
+from patchreorder.functional import Energy, Grid, Settings
 
 from .alexnet import Normalise
+from .placing import chosen
 from .spatial_transformer import Localisation, SpatialTransformer
 
 SIZE = 32
@@ -31,7 +32,7 @@ DATASETS = ("cifar10", "cifar10-r", "cifar10-t", "cifar10-train", "cifar10-train
 CLASSES = 10
 FILTERS = 64  # of the last convolution
 WIDTH = 256
-PLACES = ("conv5", "pool5")
+PLACES = {"conv5": 8, "pool5": 4, "input": SIZE}  # and the sides of their maps
 
 
 def create(name: str, *, dataset: str, **options: Any) -> nn.Module:
@@ -57,15 +58,25 @@ def cifar_pr(
     per_channel: bool = True,
     descending: bool = True,
     place: str = "conv5",
+    layer: str | None = None,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """The CNN with reordering at its fifth convolution: after its ReLU ("conv5") or its pool ("pool5")."""
+    """The CNN with reordering at its fifth convolution: after its ReLU ("conv5") or its pool ("pool5").
+
+    `layer` puts another of the family there, or at the input behind the normalisation, by name (see `create_layer`).
+    Where it leaves less than maps, as ranked does, it stands at conv5 instead of the pool, and the width of the
+    connected layers follows.
+    """
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
-    layer = PatchReorder(grid=grid, levels=levels, energy=energy, per_channel=per_channel, descending=descending)
-    if place == "conv5":
-        return _network({"relu5": nn.ReLU(), "reorder": layer, "pool5": nn.MaxPool2d(2)}, dropout=dropout)
-    return _network({**_pooled(5), "reorder": layer}, dropout=dropout)
+    settings, usual = Settings(grid, levels, energy, per_channel, descending), Settings(levels=2)
+    before = place == "input"
+    made, length = chosen(layer, settings, usual, side=PLACES[place], place=place, before_convolutions=before)
+    if before:
+        return _network(dropout=dropout, first=made)
+    pooled = {} if length is not None else {"pool5": nn.MaxPool2d(2)}
+    after = {"relu5": nn.ReLU(), "reorder": made, **pooled} if place == "conv5" else {**_pooled(5), "reorder": made}
+    return _network(after, inputs=FILTERS * (16 if length is None else length), dropout=dropout)
 
 
 def cifar_pr_fine(**options: Any) -> nn.Module:
@@ -98,8 +109,9 @@ def _network(
     inputs: int = FILTERS * 4 * 4,
     dropout: float = 0.0,
     transform: str | None = None,
+    first: nn.Module | None = None,
 ) -> nn.Sequential:
-    """The CNN with other layers between the fifth convolution and fc6, which gets `inputs` numbers."""
+    """The CNN with other layers between the fifth convolution and fc6, which gets `inputs` numbers, or one first."""
     width = _nearest(inputs)
     parts: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(3, 32, 5, padding=2),
@@ -126,7 +138,7 @@ def _network(
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             assert layer.bias is not None
             nn.init.zeros_(layer.bias)
-    before: dict[str, nn.Module] = {"normalise": Normalise()}
+    before: dict[str, nn.Module] = {"normalise": Normalise()} | ({"reorder": first} if first else {})
     if transform is not None:  # after the rest, that the same seed gives the same CNN behind it
         before["transformer"] = SpatialTransformer(Localisation(3, SIZE), transform=transform)
     return nn.Sequential(OrderedDict(before | parts))

@@ -1,7 +1,8 @@
 """Networks that end in a descriptor: one vector for an image, near that of the same thing in another pose.
 
 `create_descriptor("alexnet/ranked")` is a backbone, which gives maps (b, c, h, w), and a pool, which makes vectors of
-them; the signed square root of every dimension and unit length come after it.
+them; the signed square root of every dimension and unit length come after it. A pool may also be a layer of the family
+by name (`create_layer`), on the maps themselves: "alexnet/ranked:smooth=3,stride=2,weights=-0.5" is alexnet/weighted.
 
 - alexnet: torchvision's variant, what its fifth convolution says after ReLU: 256 maps of 13x13.
 - efficientnet: EfficientNet-lite0, its last 1280 maps of 7x7.
@@ -18,9 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from patchreorder.module import PatchReorder
+from patchreorder.named import MEMBERS
 
 from .alexnet import alexnet
 from .efficientnet import EfficientNetLite0
+from .placing import layer_for_maps, place_layer
 
 SIZE = 224  # pixels of the images a side
 
@@ -230,7 +233,8 @@ def _chain(*parts: nn.Module) -> nn.Module:
     return nn.Sequential(*parts, nn.Flatten())
 
 
-# For maps of any network.
+# For maps of any network. These rank by energy, while ranked:... is `RankedPool` and ranks by value: without negative
+# values it is the same.
 POOLS: Mapping[str, Callable[[], nn.Module]] = {
     "flatten": _chain,
     "ranked": lambda: _chain(PatchReorder(grid="pixels")),
@@ -266,23 +270,39 @@ BACKBONES: Mapping[str, Backbone] = {
         {name: POOLS[name] for name in ("flatten", "ranked", "gap")},
     ),
 }
+LAYERS_BY_NAME = "BACKBONE/LAYER, a layer by name such as ranked:quantiles=16, reorder:grid=2 or align"
 DESCRIPTORS = tuple(f"{name}/{pool}" for name, backbone in BACKBONES.items() for pool in backbone.pools)
+
+
+def is_descriptor(name: str) -> bool:
+    """Whether `create_descriptor` may know the name: one of `DESCRIPTORS`, or a backbone and a layer by name.
+
+    >>> is_descriptor("alexnet/ranked:quantiles=16"), is_descriptor("resnet/gap")
+    (True, False)
+    """
+    backbone, _, pool = name.partition("/")
+    return name in DESCRIPTORS or (backbone in BACKBONES and pool.partition(":")[0] in MEMBERS)
 
 
 def create_descriptor(name: str) -> Descriptor:
     """One of `DESCRIPTORS`, with new weights from torch's generator; `patchreorder.engine.describe` has trained ones.
 
-    Raises:
-        ValueError: for an unknown name.
+    Or a backbone and a layer of the family by name, such as "alexnet/ranked:quantiles=16".
 
-    >>> create_descriptor("alexnet/gap").dimensions
-    256
+    Raises:
+        ValueError: for an unknown name, or a layer that does not fit the maps.
+
+    >>> create_descriptor("alexnet/gap").dimensions, create_descriptor("alexnet/ranked:quantiles=4").dimensions
+    (256, 1024)
     """
-    if name not in DESCRIPTORS:
-        raise ValueError(f"name ({name!r}) must be one of {', '.join(DESCRIPTORS)}")
+    if not is_descriptor(name):
+        raise ValueError(f"name ({name!r}) must be one of {', '.join(DESCRIPTORS)}, or {LAYERS_BY_NAME}")
     kind, _, pool = name.partition("/")
     backbone = BACKBONES[kind]
-    made = backbone.pools[pool]()
+    if pool in backbone.pools:
+        made = backbone.pools[pool]()
+    else:
+        made = _chain(place_layer(pool, side=backbone.side, place=f"the maps of {kind}").layer)
     with torch.device("cpu"), torch.no_grad():
         dimensions = made(torch.zeros(1, backbone.channels, backbone.side, backbone.side)).shape[1]
     return Descriptor(name, backbone.create(), made, dimensions=dimensions).eval()
@@ -294,14 +314,14 @@ def layer_descriptor(name: str, maps: nn.Module, *, pool: str = "flatten") -> De
     Args:
         name: what to call it.
         maps: images (b, 3, 224, 224) in [0, 1] to maps (b, c, h, w) or features (b, d); see `Layer`.
-        pool: one of POOLS; features can only be left as they are (flatten).
+        pool: one of POOLS, or a layer of the family by name; features can only be left as they are (flatten).
 
     Raises:
         ValueError: for an unknown pool, or one that does not fit.
     """
-    if pool not in POOLS:
-        raise ValueError(f"pool ({pool!r}) must be one of {', '.join(POOLS)}")
-    made = POOLS[pool]()
+    if pool not in POOLS and pool.partition(":")[0] not in MEMBERS:
+        raise ValueError(f"pool ({pool!r}) must be one of {', '.join(POOLS)}, or a layer such as ranked:quantiles=16")
+    made = POOLS[pool]() if pool in POOLS else _chain(layer_for_maps(pool))
     with torch.no_grad():
         seen = maps.eval()(torch.zeros(1, 3, SIZE, SIZE))
         if seen.ndim != 4 and pool != "flatten":

@@ -95,6 +95,7 @@ class _C4Layer(nn.Module):
     """What both layers share: the bias, one for all orientations, and the first values of `nn.Conv2d`."""
 
     weight: nn.Parameter
+    orientations = ORIENTATIONS  # by this `advise` knows a group convolution
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, padding: int, bias: bool) -> None:
         super().__init__()

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 NAMES = {
     "table1": "error on turned and shifted MNIST digits",
     "ablations": "the settings of reordering that the paper leaves open, on MNIST",
+    "family": "layers past the paper's, on turned and shifted MNIST digits",
+    "upright": "trained on upright, centred digits only, tested on turned and shifted ones",
     "table2": "AlexNet on ImageNet's photographs, turned and shifted",
     "table2_grocery": "the same on photographs of groceries, or any class folders, with ImageNet-trained convolutions",
     "table2_cifar10": "the same with a small network on CIFAR-10",

@@ -41,6 +41,13 @@ class Plan:
     note: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class OneTraining(Plan):
+    """A training on `view`, one of the data sets of digits, that serves all columns."""
+
+    view: str
+
+
 def parameters(row: Row, column: Column) -> int:
     """How many parameters the row's network has for the column's images."""
     with torch.device("meta"):
@@ -58,7 +65,7 @@ class _Task(Task):
         return _digits(job)[1]
 
     def model(self, job: Job) -> nn.Module:
-        return create_model(job.row.model, dataset=job.column.dataset, **job.row.options)
+        return create_model(job.row.model, dataset=_view(job), **job.row.options)
 
     def curves(self, job: Job, model: nn.Module, test_set: Dataset) -> dict[str, list[list[float]]]:
         assert isinstance(test_set, Digits)
@@ -68,18 +75,23 @@ class _Task(Task):
 measure = Measure(_Task())
 
 
+def _view(job: Job) -> str:
+    """What is trained on: the column's digits, or the plan's."""
+    return job.plan.view if isinstance(job.plan, OneTraining) else job.column.dataset
+
+
 def _digits(job: Job) -> tuple[Digits, Digits]:
     """The digits to train on, and those to test on."""
     plan: Plan = job.plan
-    variant, seed = job.column.dataset, job.cell.seed
+    variants, seed = (_view(job), job.column.dataset), job.cell.seed
     if plan.generated:
-        training = datasets.generated(variant, count=plan.images or 64, seed=seed + 1)
-        return training, datasets.generated(variant, count=plan.tested or 64)
+        training = datasets.generated(variants[0], count=plan.images or 64, seed=seed + 1)
+        return training, datasets.generated(variants[1], count=plan.tested or 64)
     parts = ("train", "test") if job.cell.split == "test" else ("fit", "validation")
     # What was drawn for training must not come again in the test: the seeds are apart.
     training, test = (
         datasets.mnist(variant, split=part, seed=own, folder=job.data, say=job.screen.say)
-        for part, own in zip(parts, (seed + 1, datasets.TEST_SEED), strict=True)
+        for variant, part, own in zip(variants, parts, (seed + 1, datasets.TEST_SEED), strict=True)
     )
     return training.first(plan.images or len(training)), test.first(plan.tested or len(test))
 

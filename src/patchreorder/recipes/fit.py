@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from patchreorder.data.photos import Photos
 from patchreorder.engine import checkpoint
 from patchreorder.engine.train import Training
 from patchreorder.models import saved
-from patchreorder.module import PatchReorder
+from patchreorder.models.alexnet import PLACES
+from patchreorder.models.placing import place_layer
+from patchreorder.named import MEMBERS, read_layer
 
 from . import photographs, table2
 from .classification import changed
@@ -21,44 +19,29 @@ from .photographs import CURVES, Plan, identify, measure_frozen
 from .spec import Job, Recipe, Row, Setting
 
 MODELS = ("alexnet",)
-PLACES = {"conv5": 13, "pool5": 6}  # and the sides of their maps
-KINDS: Mapping[str, tuple[type, ...]] = {
-    "grid": (int, str),
-    "levels": (int,),
-    "energy": (str,),
-    "per_channel": (bool,),
-    "descending": (bool,),
-}
 
 
 def reordering(text: str) -> dict[str, Any]:
-    """What `pool5:grid=pixels` or `conv5:grid=2,levels=2,per_channel=false` asks for.
+    """What `pool5:ranked:quantiles=16` or `conv5:grid=2,levels=2` asks for; without a layer's name it is reorder.
 
     >>> reordering("conv5:grid=2,levels=2")
     {'place': 'conv5', 'grid': 2, 'levels': 2}
+    >>> reordering("pool5:ranked:quantiles=16")
+    {'place': 'pool5', 'layer': 'ranked:quantiles=16'}
     """
-    place, _, rest = text.partition(":")
+    place, _, layer = text.partition(":")
     if place not in PLACES:
         raise ValueError(f"reorder ({text!r}) must begin with one of {', '.join(PLACES)}, such as pool5:grid=pixels")
-    found: dict[str, Any] = {"place": place, "grid": "pixels", "levels": 1}
-    for part in filter(None, rest.split(",")):
-        name, _, value = part.partition("=")
-        try:
-            known = json.loads(value)
-        except ValueError:
-            known = value
-        if name not in KINDS or type(known) not in KINDS[name] or known == "":
-            raise ValueError(
-                f"reorder ({text!r}): {part!r} must be one of grid=NUMBER|pixels, levels=NUMBER, energy=l1|l2, "
-                "per_channel=true|false, descending=true|false"
-            )
-        found[name] = known
+    first = layer.partition(":")[0]
+    if "=" in first or first in ("", *MEMBERS["reorder"].options):
+        layer = f"reorder:{layer}"
     try:
-        side = PLACES[place]
-        PatchReorder(**{name: value for name, value in found.items() if name != "place"})(torch.zeros(1, 1, side, side))
+        name, options = read_layer(layer)
+        place_layer(layer, side=PLACES[place][1], place=place, before_convolutions=place == "input")
     except ValueError as error:
         raise ValueError(f"reorder ({text!r}): {error}") from None
-    return found
+    # Options of reorder as they always were: cells that were measured are known by them, and saved classifiers.
+    return {"place": place, **(options if name == "reorder" else {"layer": layer})}
 
 
 def recipe(data: Path, *, model: str, reorder: str, width: int, epochs: float, lr: float, seeds: int) -> Recipe:

@@ -156,7 +156,7 @@ class Features:
         missing = [chunk for chunk in chunks if chunk not in found]
         if missing:
             trunk, tail = alexnet.cut(alexnet.split(network(job))[0].to(job.world.device).eval())
-            known = digest([of_images, job.row.model if job.row.model in OWN_TRUNK else ""])
+            known = digest([of_images, _own_trunk(job.row)])
             for chunk, maps in _maps(trunk, images, missing, known, job):
                 with torch.inference_mode():
                     found[chunk] = torch.cat([tail(part.to(job.world.device)).cpu() for part in maps.split(BATCH)])
@@ -164,6 +164,13 @@ class Features:
                 show(len(maps))
         each = [torch.cat([found[chunk] for chunk in chunks if chunk[0] == copy]) for copy in range(copies)]
         return cls(torch.stack(each), images.labels)
+
+
+def _own_trunk(row: Row) -> Any:
+    """What a row differs in from AlexNet before the fifth convolution's answer, if it does."""
+    if row.options.get("place") == "input":
+        return [row.model, dict(row.options)]
+    return row.model if row.model in OWN_TRUNK else ""
 
 
 def _file(folder: Path, chunk: tuple[int, int]) -> Path:

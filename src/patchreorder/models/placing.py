@@ -1,0 +1,79 @@
+"""A layer of the family at a place of a network: does it fit there, and what does the classifier get from it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from patchreorder.functional import Settings
+from patchreorder.module import PatchReorder
+from patchreorder.named import create_layer
+from patchreorder.orientation import OrientationReorder
+
+
+class Placed(NamedTuple):
+    """A layer, and how many numbers it leaves of each map; None if it leaves a map of the same size."""
+
+    layer: nn.Module
+    length: int | None
+
+
+def layer_for_maps(text: str) -> nn.Module:
+    """`create_layer` for the maps of ordinary convolutions.
+
+    Raises:
+        ValueError: for `orient` as well, since these maps have no orientations.
+    """
+    layer = create_layer(text)
+    if isinstance(layer, OrientationReorder):
+        raise ValueError(
+            f"layer ({text!r}) needs maps of a group convolution, such as those of create_model('c4_cnn'): plain maps "
+            "have no orientations; use reorder, ranked or align"
+        )
+    return layer
+
+
+def place_layer(text: str, *, side: int, place: str, before_convolutions: bool = False) -> Placed:
+    """The layer that a text names, for plain maps of that side.
+
+    Args:
+        text: see `create_layer`.
+        side: of the maps, in pixels.
+        place: what to call it in errors.
+        before_convolutions: a map must be left.
+
+    Raises:
+        ValueError: there is no such layer, or it does not fit.
+
+    >>> place_layer("ranked:quantiles=16", side=6, place="pool")
+    Placed(layer=RankedPool(quantiles=16), length=16)
+    """
+    layer = layer_for_maps(text)
+    try:
+        with torch.device("cpu"), torch.no_grad():
+            left = layer(torch.zeros(1, 1, side, side))
+    except ValueError as error:
+        raise ValueError(f"layer ({text!r}) does not fit {place}: {error}") from None
+    if left.dim() == 4:
+        return Placed(layer, None)
+    if before_convolutions:
+        raise ValueError(f"layer ({text!r}) at {place} leaves no maps for the convolutions behind it: use align")
+    return Placed(layer, left.shape[2])
+
+
+def chosen(
+    text: str | None, settings: Settings, usual: Settings, *, side: int, place: str, before_convolutions: bool = False
+) -> Placed:
+    """The layer that a text names, or without one `PatchReorder` with these settings.
+
+    Raises:
+        ValueError: a text, and settings other than the usual ones.
+    """
+    if text is None:
+        return Placed(PatchReorder(*settings), None)
+    if settings != usual:
+        names = ", ".join(name for name in Settings._fields if getattr(settings, name) != getattr(usual, name))
+        raise ValueError(f"layer ({text!r}) excludes {names}: write options behind its name, as in reorder:grid=2")
+    return place_layer(text, side=side, place=place, before_convolutions=before_convolutions)

@@ -1,0 +1,54 @@
+"""Past the paper: which layer that chooses a permutation by energy is worth the test digits?
+
+    patchreorder run family --split validation [--columns R] [--out runs/family]
+
+Candidates, as in `ablations`: few passes, one seed, validation digits. What does well here is measured in Table 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from . import ablations, table1
+from .classification import changed
+from .digits import CURVES, measure, parameters
+from .spec import Recipe, Row
+
+
+def _cnn(name: str, title: str, about: str, layer: str, place: str) -> Row:
+    return Row(name=name, title=title, about=about, model="pr_cnn", options={"layer": layer, "place": place})
+
+
+def _c4(name: str, title: str, about: str, **options: Any) -> Row:
+    return Row(name=name, title=title, about=about, model="c4_cnn", options=options)
+
+
+ROWS = (
+    Row(name="cnn", title="CNN", model="cnn", about="no layer of the family"),
+    Row(name="fine", title="PR-CNN-fine", model="pr_cnn_fine", about="every pixel a patch, after the second pool"),
+    _cnn("shares", "16 shares", "means of 16 shares of the sorted values, for the pool", "ranked:quantiles=16", "relu"),
+    _cnn("windows", "sorted windows", "2x2 averages, sorted, for the pool", "ranked:smooth=2,stride=2", "relu"),
+    _cnn("align", "aligned", "the image's centroid rolled to the middle", "align", "input"),
+    _cnn("align_maps", "aligned maps", "the maps' centroid rolled to the middle, before the pool", "align", "relu"),
+    _c4("c4", "C4", "group convolutions of quarter turns, the strongest orientation at every place"),
+    _c4("orient", "C4, oriented", "the strongest orientation of all to the front, maps turned back", layer="orient"),
+    _c4("align_orient", "C4, aligned, oriented", "both", layer="orient", align=True),
+)
+RECIPE = Recipe(
+    name="family",
+    title="Candidates past the paper: permutations by energy",
+    about="Networks of nearly the same number of parameters are trained as in Table 1 but for fewer passes.",
+    metric="error %",
+    rows=ROWS,
+    columns=table1.COLUMNS,
+    settings={
+        "short": ablations.RECIPE.settings["short"],
+        "smoke": replace(ablations.RECIPE.settings["smoke"], rows=("cnn", "shares", "align_orient")),
+    },
+    measure=measure,
+    parameters=parameters,
+    change=changed,
+    compare=[(row.name, "cnn") for row in ROWS if row.name != "cnn"] + [("orient", "c4")],
+    curves=CURVES,
+)

@@ -22,8 +22,8 @@ from patchreorder.metrics.redundancy import neuron_similarity, position_similari
 from patchreorder.models import alexnet
 from patchreorder.results import Result, provenance
 
-from .retrieval import generated_network, trained_network
 from .spec import Column, Job, Recipe, Row, Setting
+from .trained import generated_network, trained_network
 
 MAPS = 256  # of AlexNet before fc6
 NETWORKS = {

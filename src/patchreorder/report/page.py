@@ -80,7 +80,7 @@ def render(recipes: Sequence[Recipe]) -> str:
 
 
 def _section(table: Table) -> dict[str, Any]:
-    columns = table.recipe.columns
+    columns = table.columns
     entries = {column.name: {row.name: table.entry(row, column) for row in table.rows} for column in columns}
     return {
         "table": table,

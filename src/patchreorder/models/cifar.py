@@ -31,7 +31,8 @@ DATASETS = ("cifar10", "cifar10-r", "cifar10-t", "cifar10-train", "cifar10-train
 CLASSES = 10
 FILTERS = 64  # of the last convolution
 WIDTH = 256
-PLACES = ("conv5", "pool5")
+POOLED = (1, 2, 5)  # convolutions with a pool behind them
+PLACES = ("conv1", "conv2", "conv3", "conv4", "conv5", "pool5")
 
 
 def create(name: str, *, dataset: str, **options: Any) -> nn.Module:
@@ -59,13 +60,16 @@ def cifar_pr(
     place: str = "conv5",
     dropout: float = 0.0,
 ) -> nn.Module:
-    """The CNN with reordering at its fifth convolution: after its ReLU ("conv5") or its pool ("pool5")."""
+    """The CNN with reordering after a convolution's ReLU ("conv1" to "conv5") or after the last pool ("pool5")."""
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
     layer = PatchReorder(grid=grid, levels=levels, energy=energy, per_channel=per_channel, descending=descending)
-    if place == "conv5":
-        return _network({"relu5": nn.ReLU(), "reorder": layer, "pool5": nn.MaxPool2d(2)}, dropout=dropout)
-    return _network({**_pooled(5), "reorder": layer}, dropout=dropout)
+    number = int(place[-1])
+    behind: dict[str, nn.Module] = {**_pooled(5), "reorder": layer}
+    if place.startswith("conv"):
+        behind = {f"relu{number}": nn.ReLU(), "reorder": layer}
+        behind |= {f"pool{number}": nn.MaxPool2d(2)} if number in POOLED else {}
+    return _network({number: behind}, dropout=dropout)
 
 
 def cifar_pr_fine(**options: Any) -> nn.Module:
@@ -80,7 +84,7 @@ def cifar_st(*, transform: str = "affine", dropout: float = 0.0) -> nn.Module:
 
 def cifar_gap(*, dropout: float = 0.0) -> nn.Module:
     """The CNN with global average pooling instead of its last pool."""
-    return _network({"relu5": nn.ReLU(), "pool5": nn.AdaptiveAvgPool2d(1)}, inputs=FILTERS, dropout=dropout)
+    return _network({5: {"relu5": nn.ReLU(), "pool5": nn.AdaptiveAvgPool2d(1)}}, inputs=FILTERS, dropout=dropout)
 
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
@@ -93,25 +97,27 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 
 
 def _network(
-    after: Mapping[str, nn.Module] | None = None,
+    behind: Mapping[int, Mapping[str, nn.Module]] | None = None,
     *,
     inputs: int = FILTERS * 4 * 4,
     dropout: float = 0.0,
     transform: str | None = None,
 ) -> nn.Sequential:
-    """The CNN with other layers between the fifth convolution and fc6, which gets `inputs` numbers."""
+    """The CNN with other layers behind some of its convolutions, by their numbers; fc6 gets `inputs` numbers."""
     width = _nearest(inputs)
+    usual = {k: _pooled(k) if k in POOLED else {f"relu{k}": nn.ReLU()} for k in range(1, 6)}
+    after = {**usual, **(behind or {})}
     parts: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(3, 32, 5, padding=2),
-        **_pooled(1),
+        **after[1],
         "conv2": nn.Conv2d(32, 64, 3, padding=1),
-        **_pooled(2),
+        **after[2],
         "conv3": nn.Conv2d(64, 96, 3, padding=1),
-        "relu3": nn.ReLU(),
+        **after[3],
         "conv4": nn.Conv2d(96, 96, 3, padding=1),
-        "relu4": nn.ReLU(),
+        **after[4],
         "conv5": nn.Conv2d(96, FILTERS, 3, padding=1),
-        **(after or _pooled(5)),
+        **after[5],
         "flatten": nn.Flatten(),
         "fc6": nn.Linear(inputs, width),
         "relu6": nn.ReLU(),

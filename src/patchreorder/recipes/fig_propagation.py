@@ -32,7 +32,7 @@ from .subjects import clock, stages
 METRIC = "part of the shift"
 CURVE = "shift of the maps"
 SHIFTS = [step / 25 for step in range(-5, 6)]  # of the width, as in the paper's translations
-REACH = 0.3  # of the width: the largest displacement that is looked for
+REACH = 0.3  # of the width: the largest displacement that is looked for, but no more than half of the map
 BATCH = 16
 ROWS = (
     Row(name="cnn", title="CNN", model="cnn", about="no reordering"),
@@ -116,7 +116,8 @@ def follow(job: Job, model: torch.nn.Module) -> dict[str, Found]:
                 copies = posed(images, Pose(right=shift / width), fill=subjects.fill(job.plan))
                 outputs = watched(model_input(copies, job.world.device)).layers
                 for name, (module, stride) in ends.items():
-                    steps = [pixels / stride for pixels in range(-reach, reach + 1)]
+                    most = min(reach, outputs[module].shape[3] * stride // 2)  # half of the maps must be in common
+                    steps = [pixels / stride for pixels in range(-most, most + 1)]
                     moved[name, shift].append(moved_right(as_they_are[module], outputs[module], steps=steps))
                 show(len(part))
     answers = {}

@@ -145,7 +145,7 @@ RECIPE = Recipe(
     rows=ROWS,
     columns=COLUMNS,
     settings=subjects.settings(
-        ROWS, digits=1000, pictures=500, photographs=32, paper=1000, digit_columns=("conv1", "conv2", "maps")
+        ROWS, digits=200, pictures=200, photographs=16, paper=200, digit_columns=("conv1", "conv2", "maps")
     ),
     measure=Measure(),
     parameters=None,

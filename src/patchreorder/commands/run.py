@@ -11,7 +11,8 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from patchreorder import recipes
-from patchreorder.report import tables
+from patchreorder.report import figures, tables
+from patchreorder.report.folder import load
 
 
 def run(
@@ -116,13 +117,16 @@ def run(
             terminal.close()
     if not world.leads:
         return
-    tables.show(out, console)
+    there = load(out)
+    tables.show_recipes(there, console)
+    drawn = figures.write([recipe for recipe in there if recipe.name == chosen.name], out)
     if meaning := chosen.settings[setting].meaning:
         screen.say(f"What it means: {meaning}")
     screen.say(
         f"\n{len(outcome.measured)} cells measured, {len(outcome.there_before)} were there"
         + (f", {len(outcome.elsewhere)} are being measured by another process" if outcome.elsewhere else "")
         + f". Rows: {out / chosen.name}.jsonl"
+        + (f". Figure: {', '.join(map(str, drawn))}" if drawn else "")
         + f"\nNext: `patchreorder report {out}` writes the page with curves and mistakes."
     )
 

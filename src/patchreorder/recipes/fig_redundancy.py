@@ -75,10 +75,11 @@ def measure(job: Job) -> Result:
         weight = torch.randn(weight.shape, generator=torch.Generator().manual_seed(job.cell.seed))
     places, length = 0, weight.shape[1]
     if job.column.name.endswith("_places"):
-        found = position_similarity(weight, maps=convolution.out_channels)
         places, length = weight.shape[1] // convolution.out_channels, convolution.out_channels
+        bins = _bins(len(weight) * math.comb(places, 2))
+        found = position_similarity(weight, maps=convolution.out_channels, bins=bins)
     else:
-        found = neuron_similarity(weight)
+        found = neuron_similarity(weight, bins=_bins(math.comb(len(weight), 2)))
     middles = (found.edges[1:] + found.edges[:-1]) / 2
     curve = [[round(x, 4), y] for x, y in zip(middles.tolist(), found.shares.tolist(), strict=True) if y]
     return subjects.result(
@@ -97,6 +98,11 @@ def measure(job: Job) -> Result:
             "chance": math.sqrt(2 / (math.pi * length)),
         },
     )
+
+
+def _bins(pairs: int) -> int:
+    """As many as the pairs can fill; an odd number, so that zero lies in the middle of one."""
+    return 201 if pairs >= 50_000 else 41 if pairs >= 1000 else 11
 
 
 def _network(job: Job) -> nn.Module:
@@ -147,21 +153,27 @@ RECIPE = Recipe(
             "AlexNets with fc6 and fc7 of 512, trained on groceries (table2_grocery's setting short)",
             of="grocery",
             trained="short",
+            needs="--trained runs/table2_grocery",
             seeds=lambda row: (0,) if row == "st_cnn" else (0, 1, 2),
         ),
         "wide": _setting(
             "AlexNets with fc6 and fc7 of 4096, trained on groceries (table2_grocery's setting wide)",
             of="grocery",
             trained="wide",
+            needs="--trained runs/table2_grocery",
             rows=("cnn", "pr_cnn", "pr_cnn_fine"),
         ),
         "paper": _setting(
-            "AlexNets that table2 trained on ImageNet (--trained runs/table2); not run by us",
+            "AlexNets that table2 trained on ImageNet; not run by us",
             of="imagenet",
             trained="paper",
+            needs="--trained runs/table2",
         ),
         "cifar10": _setting(
-            "the networks that table2_cifar10 trained (--trained runs/table2_cifar10)", of="cifar10", trained="short"
+            "the networks that table2_cifar10 trained",
+            of="cifar10",
+            trained="short",
+            needs="--trained runs/table2_cifar10",
         ),
         "mnist_r": _digits("mnist_r", "turned"),
         "mnist_t": _digits("mnist_t", "shifted"),
@@ -170,6 +182,7 @@ RECIPE = Recipe(
             of="grocery",
             trained="short",
             first=True,
+            needs="--trained runs/table2_grocery",
             rows=("cnn",),
         ),
         "smoke": _setting("seconds, random weights: does it run", of="grocery", generated=True),
@@ -179,5 +192,4 @@ RECIPE = Recipe(
     change=_changed,
     curves={"cosines": {"x": "cosine", "y": "part of all pairs", "log": True}},
     figure={"kind": "lines", "curve": "cosines", "n": "pairs"},
-    command="patchreorder run fig_redundancy --trained DIR",
 )

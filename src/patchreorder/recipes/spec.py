@@ -47,6 +47,7 @@ class Setting:
         plan: what the recipe needs to know for a (row, column), JSON values or dataclasses of them; part of the hash.
         seeds: of a row.
         rows, columns: those that it has, all if None.
+        needs: options that the command must have for it, such as `--trained DIR`.
         meaning: what a reader may conclude from its table, told after a run.
         like_paper: whether its numbers can be put beside the paper's.
     """
@@ -56,6 +57,7 @@ class Setting:
     seeds: Callable[[str], Sequence[int]] = lambda row: (0,)
     rows: Sequence[str] | None = None
     columns: Sequence[str] | None = None
+    needs: str = ""
     meaning: str = ""
     like_paper: bool = True
 
@@ -163,6 +165,7 @@ class Recipe:
             },
             "curves": self.curves,
             "figure": self.figure,
+            "needs": {name: setting.needs for name, setting in self.settings.items() if setting.needs},
             "unlike_paper": [name for name, setting in self.settings.items() if not setting.like_paper],
         } | ({"trains_once": True} if self.trains_once else {})
 

@@ -76,10 +76,17 @@ def settings(
         digit_columns: those that MNIST's networks have, if not all.
     """
 
-    def setting(about: str, networks: Sequence[str] | None, columns: Sequence[str] | None = None, **of: Any) -> Setting:
+    def setting(
+        about: str,
+        networks: Sequence[str] | None,
+        columns: Sequence[str] | None = None,
+        *,
+        needs: str = "",
+        **of: Any,
+    ) -> Setting:
         plan = Plan(**of)
         names = [row.name for row in rows if networks is None or row.model in networks]
-        return Setting(about=about, plan=lambda row, column: plan, rows=names, columns=columns)
+        return Setting(about=about, plan=lambda row, column: plan, rows=names, columns=columns, needs=needs)
 
     return {
         "short": setting(
@@ -90,32 +97,34 @@ def settings(
             images=digits,
         ),
         "trained": setting(
-            "the same with networks that table1 trained (--trained runs/table1), PR-CNN-fine among them",
+            "MNIST's test digits as they are and networks that table1 trained, PR-CNN-fine among them",
             (*SHIPPED, "pr_cnn_fine"),
             digit_columns,
+            needs="--trained runs/table1",
             of="mnist",
             trained="short",
             images=digits,
         ),
         "cifar10": setting(
-            "CIFAR-10's test pictures and the networks that table2_cifar10 trained (--trained runs/table2_cifar10)",
+            "CIFAR-10's test pictures as they are and the networks that table2_cifar10 trained",
             None,
+            needs="--trained runs/table2_cifar10",
             of="cifar10",
             trained="short",
             images=pictures,
         ),
         "grocery": setting(
-            "test photographs of class folders (--data DIR) and the AlexNets that table2_grocery trained on them "
-            "(--trained runs/table2_grocery)",
+            "test photographs of groceries, or any class folders, and the AlexNets that table2_grocery trained on them",
             None,
+            needs="--trained runs/table2_grocery --data DIR",
             of="grocery",
             trained="short",
             images=photographs,
         ),
         "paper": setting(
-            "ImageNet's validation photographs (--data IMAGENET) and the AlexNets that table2 trained (--trained "
-            "runs/table2); not run by us",
+            "ImageNet's validation photographs and the AlexNets that table2 trained; not run by us",
             None,
+            needs="--trained runs/table2 --data IMAGENET",
             of="imagenet",
             trained="paper",
             images=paper,

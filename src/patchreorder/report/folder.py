@@ -53,6 +53,7 @@ class Recipe:
     compare: Sequence[tuple[str, str]]  # the first is tested against the second
     uncompared: frozenset[str]  # columns where they are not: they say nearly the same as others
     settings: Mapping[str, str]
+    needs: Mapping[str, str]  # options that the command needs for a setting
     rows_of: Mapping[str, Sequence[str]]  # names of the rows that a setting has, where it has not all
     columns_of: Mapping[str, Sequence[str]]  # and of the columns
     parameters: Mapping[tuple[str, str], int]
@@ -136,6 +137,7 @@ def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> 
             if item.get("compared") is False
         ),
         settings={key: _text(value) for key, value in _mapping(facts.get("settings")).items()},
+        needs={key: _text(value) for key, value in _mapping(facts.get("needs")).items()},
         rows_of=_names_of(facts.get("rows_of")),
         columns_of=_names_of(facts.get("columns_of")),
         parameters={key: value for key, value in _cells(facts.get("parameters")).items() if is_count(value)},

@@ -117,6 +117,7 @@ class Table:
         base, _, change = self.setting.partition(",")
         command = self.recipe.command
         command += f" --setting {base}" if base != "short" and list(self.recipe.settings) != [base] else ""
+        command += f" {needs}" if (needs := self.recipe.needs.get(base)) else ""
         command += f" --split {self.split}" if self.split != "test" else ""
         command += f" --change {change.replace(',', ' ')}" if change else ""
         return command if self.recipe.command else ""

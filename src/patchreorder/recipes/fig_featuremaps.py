@@ -152,7 +152,7 @@ RECIPE = Recipe(
     better="higher",
     rows=ROWS,
     columns=COLUMNS,
-    settings=subjects.settings(ROWS, digits=None, pictures=5000, photographs=400),
+    settings=subjects.settings(ROWS, digits=1000, pictures=1000, photographs=100, paper=1000),
     measure=measure,
     parameters=None,
     change=subjects.changed,

@@ -87,7 +87,7 @@ def measure(job: Job) -> Result:
 
 
 def _also(settings: dict[str, Setting]) -> dict[str, Setting]:
-    posed = Plan(of="mnist", posed=True)
+    posed = Plan(of="mnist", images=2000, posed=True)
     return settings | {
         "posed": Setting(
             about="the shipped networks on Table 1's own test digits, which are turned (R) or shifted (T) before",
@@ -107,7 +107,7 @@ RECIPE = Recipe(
     better="higher",
     rows=ROWS,
     columns=COLUMNS,
-    settings=_also(subjects.settings(ROWS, digits=None, pictures=5000, photographs=400)),
+    settings=_also(subjects.settings(ROWS, digits=2000, pictures=2000, photographs=200)),
     measure=measure,
     parameters=None,
     change=subjects.changed,

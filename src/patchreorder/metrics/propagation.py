@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+FLAT = 1e-5  # of the energy of the maps: less than this in the part that is compared is rounding
+
 
 class Moved(NamedTuple):
     """Where the maps of each image of a batch went."""
@@ -49,33 +51,55 @@ def moved_right(maps: Tensor, shifted: Tensor, *, steps: Sequence[float]) -> Mov
     width = maps.shape[3]
     if not steps or not max(map(abs, steps)) <= width / 2:
         raise ValueError(f"steps ({list(steps)}) must be one or more, from {-width / 2:g} to {width / 2:g}: half a map")
+    products = _Products(maps, shifted)
     best = torch.full((len(maps),), -math.inf, dtype=torch.float64, device=maps.device)
     right = torch.full_like(best, math.nan)
     for step in sorted(steps, key=abs):
-        found = _correlation(*_common(maps, shifted, float(step)))
+        found = products.correlation(float(step))
         better = found > best  # never of NaN
         best = torch.where(better, found, best)
         right = torch.where(better, float(step), right)
     return Moved(right, torch.where(right.isnan(), math.nan, best))
 
 
-def _common(maps: Tensor, shifted: Tensor, step: float) -> tuple[Tensor, Tensor]:
-    """The maps moved by a step, and the others, where both are."""
-    width = maps.shape[3]
-    whole = math.floor(step)
-    part = step - whole
-    first, last = max(0, whole + (part > 0)), min(width, width + whole)  # of the places that are known
-    moved = maps[..., first - whole : last - whole]
-    if part:
-        moved = torch.lerp(moved, maps[..., first - whole - 1 : last - whole - 1], part)
-    return moved, shifted[..., first:last]
+class _Products:
+    """Products of every column of the maps with every other: what the correlation at any step is made of.
 
+    The maps are read once, not once for each step.
+    """
 
-def _correlation(a: Tensor, b: Tensor) -> Tensor:
-    """Of each image's maps, over places and channels; NaN where one of them is flat."""
-    a, b = (x - x.mean((2, 3), keepdim=True) for x in (a, b))
-    products, first, second = ((x * y).sum((1, 2, 3), dtype=torch.float64) for x, y in ((a, b), (a, a), (b, b)))
-    return products / (first * second).sqrt()
+    def __init__(self, maps: Tensor, shifted: Tensor) -> None:
+        # Less their means already: the correlation is the same, and nothing large cancels.
+        a, b = (x - x.mean((2, 3), keepdim=True) for x in (maps, shifted))
+        columns, others = (x.permute(0, 3, 1, 2).flatten(2) for x in (a, b))  # b w (c h)
+        self.height, self.width = maps.shape[2:]
+        self.own, self.mixed = ((columns @ x.mT).double() for x in (columns, others))  # b w w
+        self.others = others.square().sum(2, dtype=torch.float64)  # b w
+        self.sums, self.other_sums = (x.sum(2, dtype=torch.float64) for x in (a, b))  # b c w
+
+    def correlation(self, step: float) -> Tensor:
+        """Of the maps moved by a step with the others, where both are; NaN where one of them is flat there."""
+        whole = math.floor(step)
+        part = step - whole
+        place = torch.arange(max(0, whole + (part > 0)), min(self.width, self.width + whole))
+        source, count = place - whole, self.height * len(place)
+        before = source - 1 if part else source  # linear between the two
+        products = torch.lerp(self.mixed[:, source, place], self.mixed[:, before, place], part).sum(1)
+        first = (
+            (1 - part) ** 2 * self.own[:, source, source].sum(1)
+            + part**2 * self.own[:, before, before].sum(1)
+            + 2 * part * (1 - part) * self.own[:, source, before].sum(1)
+        )
+        second = self.others[:, place].sum(1)
+        # A channel's mean over the places in common is taken off.
+        sums = torch.lerp(self.sums[:, :, source], self.sums[:, :, before], part).sum(2)
+        others = self.other_sums[:, :, place].sum(2)
+        products = products - (sums * others).sum(1) / count
+        first = first - sums.square().sum(1) / count
+        second = second - others.square().sum(1) / count
+        all_first, all_second = self.own.diagonal(dim1=1, dim2=2).sum(1), self.others.sum(1)
+        flat = (first <= FLAT * all_first) | (second <= FLAT * all_second)
+        return torch.where(flat, math.nan, products / (first * second).clamp(min=1e-300).sqrt())
 
 
 def part_that_arrives(shifts: Sequence[float], moved: Sequence[float]) -> float:

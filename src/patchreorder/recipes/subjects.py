@@ -133,7 +133,7 @@ def settings(
             "seconds, generated pictures and random weights: does it run",
             None,
             of="cifar10",
-            images=40,
+            images=10,
             generated=True,
         ),
     }

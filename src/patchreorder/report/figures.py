@@ -255,7 +255,7 @@ def _panel(
 
 def _decades(axis: Axis) -> Sequence[Tick]:
     """Powers of ten alone, where there are enough of them."""
-    powers = [tick for tick in axis.ticks if tick.label.lstrip("0.").startswith("1") and "5" not in tick.label]
+    powers = [tick for tick in axis.ticks if f"{float(tick.label.replace(tables.MINUS, '-')):e}".startswith("1.000000")]
     return powers if len(powers) > 2 else axis.ticks
 
 

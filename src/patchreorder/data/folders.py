@@ -126,6 +126,35 @@ def list_images(root: Path, *, classes: Sequence[str] | None = None) -> Listing:
     return Listing(root, list(number), Names(file for file, _ in labelled), labels, sorted(ignored), missing)
 
 
+def list_unlabelled(root: Path) -> Listing:
+    """All pictures in a folder and the folders within it, labelled -1: not known.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    root = Path(root)
+    ignored: list[str] = []
+    files = _top(root, ignored)
+    for name in class_names(root):
+        files += _walk(root, name, ignored)
+    if not files:
+        raise ValueError(f"{root} holds no picture ({', '.join(ENDINGS)}): name a folder with some")
+    files.sort()
+    return Listing(root, [], Names(files), torch.full((len(files),), -1), sorted(ignored))
+
+
+def holds_pictures(root: Path) -> bool:
+    """Whether pictures are in the folder itself, not in folders within it alone."""
+    return bool(_top(root, []))
+
+
+def _top(root: Path, ignored: list[str]) -> list[str]:
+    with _scan(root) as entries:
+        names = sorted(entry.name for entry in entries if not entry.is_dir())
+    ignored += [name for name in names if name.startswith(".") or not name.lower().endswith(_DOTTED)]
+    return [name for name in names if name not in set(ignored)]
+
+
 def has_parts(root: Path) -> bool:
     """Whether a folder has train/ and val/; one without the other is an error."""
     train, val = ((Path(root) / part).is_dir() for part in ("train", "val"))

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from patchreorder.data import weights as trained
-from patchreorder.models.alexnet import MEAN, STD, Normalise
+from patchreorder.models.alexnet import Normalise
 from patchreorder.models.descriptors import DESCRIPTORS, SIZE, Descriptor, Layer, create_descriptor, layer_descriptor
 
 from . import checkpoint
 from .distributed import World
-from .predict import predict
+from .packages import PACKAGES, of_package
+from .predict import predict, ready
 from .train import Dataset
 
 _ALONE = World()
 BATCH = 32  # images that are computed together
-OTHERS = ("timm", "torchvision")  # packages whose networks can be asked for
 
 
 def open_descriptor(
@@ -44,25 +41,16 @@ def open_descriptor(
         OSError: the weights cannot be opened or fetched.
     """
     package, colon, model = name.partition(":")
-    if colon and package in OTHERS:
+    if colon and package in PACKAGES:
         found = _of_package(package, model, weights)
     elif name in DESCRIPTORS:
         found = create_descriptor(name)
         ours = trained.alexnet_convolutions if name.startswith("alexnet/") else trained.efficientnet_lite0
         found.load(ours(file=weights, say=say))
     else:
-        others = " or ".join(f"{package}:NAME[@LAYER[/POOL]]" for package in OTHERS)
+        others = " or ".join(f"{package}:NAME[@LAYER[/POOL]]" for package in PACKAGES)
         raise ValueError(f"model ({name!r}) must be one of {', '.join(DESCRIPTORS)}, or {others}")
     return ready(found)
-
-
-def ready(model: Descriptor) -> Descriptor:
-    """The descriptor for answers only, its kernels in the layout that is fastest."""
-    model.requires_grad_(False).eval()
-    for tensor in model.parameters():
-        if tensor.dim() == 4:
-            tensor.data = tensor.data.to(memory_format=torch.channels_last)
-    return model
 
 
 def describe(
@@ -116,25 +104,10 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _of_package(package: str, asked: str, weights: Path | None) -> Descriptor:
-    """A classifier of timm or torchvision, with the preprocessing that it was trained with, but for the crop."""
+    """What a classifier of timm or torchvision says before its last layer, or in a layer that is named."""
     name, _, place = asked.partition("@")
     layer, _, pool = place.partition("/")
-    module = _imported(package)
-    mean, std, size = MEAN, STD, SIZE
-    try:
-        if package == "timm":
-            model = module.create_model(name, pretrained=weights is None)
-            config = module.data.resolve_model_data_config(model)
-            mean, std, size = tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1]
-        else:
-            model = module.models.get_model(name, weights="DEFAULT" if weights is None else None)
-    except (RuntimeError, KeyError) as error:
-        raise ValueError(f"model ({package}:{name}) is none that {package} can make: {error}") from None
-    if weights is not None:
-        try:
-            model.load_state_dict(trained.read_weights(weights))
-        except RuntimeError as error:
-            raise ValueError(f"{weights} does not fit {package}:{name}: {' '.join(str(error).split())[:240]}") from None
+    model, mean, std, size = of_package(package, name, weights)
     parts: list[nn.Module] = [Normalise(mean, std)]
     if size != SIZE:
         parts.append(nn.Upsample((size, size), mode="bilinear"))
@@ -147,12 +120,3 @@ def _last_connected(model: nn.Module) -> str:
     if not names:
         raise ValueError(f"{type(model).__name__} has no fully connected layer to take the features of: name a @LAYER")
     return names[-1]
-
-
-def _imported(package: str) -> ModuleType | Any:
-    try:
-        return importlib.import_module(package)
-    except (ImportError, RuntimeError) as error:  # built for another torch, it may raise either
-        raise ImportError(
-            f"networks of {package} need it, working with this torch ({error}): pip install 'patchreorder[vision]'"
-        ) from None

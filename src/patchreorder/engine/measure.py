@@ -1,8 +1,8 @@
 """How invariant a network is: all measures of `docs/measures.md` in one run over the images and their poses.
 
-Every image is put into each pose once and goes through the network once in it; once more as it is, for the thresholds of
-the invariance score. What is kept does not grow with the images, but for a network's answers: one number for each image
-and pose.
+Every image is put into each pose once and goes through the network once in it; once more as it is, for the thresholds
+of the invariance score. What is kept does not grow with the images, but for the network's answers: one number for each
+image and pose.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from torch import Tensor, nn
 from patchreorder.data.grids import AS_IT_IS, posed
 from patchreorder.data.loader import stream
 from patchreorder.data.photos import UPRIGHT, Pose
-from patchreorder.metrics.consistency import Consistency, FeatureSimilarity, Rate, Similarity, wilson
+from patchreorder.metrics.consistency import Consistency, Features, FeatureSimilarity, Rate, Similarity, wilson
 from patchreorder.metrics.invariance import Firing, FiringThresholds, Invariance, LocalFiring
 from patchreorder.metrics.order import OrderStability, Stability
 
 from .train import Dataset, model_input
 from .watch import Outputs, Watched, check_logits, watch
 
-BATCH = 32  # images that are computed together: so few that what layers say stays in the cache until it is measured
+BATCH = 250  # images that are computed together, at most
+ROOM = 1 << 26  # bytes that a batch may take of what the layers say that are measured; fewer images make it fit
 MOST = 4096  # neurons of a layer for its invariance score
 ORDERED = 1000  # images for order stability, which costs as much as a layer's forward pass
 IMAGE = "image"  # in place of a layer: what goes in
@@ -125,11 +126,12 @@ def measure(
     layers: Sequence[str] | None = None,
     invariance: bool = True,
     similarity: bool = True,
-    order: bool = True,
+    order: bool | None = None,
     most: int | None = MOST,
     fill: Sequence[float] | None = None,
-    batch: int = BATCH,
+    batch: int | None = None,
     seed: int = 0,
+    classes: int | None = None,
     report: Callable[[int], None] = lambda more: None,
 ) -> Measured:
     """Run a network over images as they are and in all poses of some grids, and measure its answers and layers.
@@ -142,10 +144,12 @@ def measure(
         layers: names as of `named_modules`; None for those of `watch.usual_layers`, [] for none.
         invariance: the invariance score of each layer and grid, which needs another pass over the images as they are.
         similarity: of features, for each layer and pose.
-        order: stability of each reordering layer in the smallest poses of the grids, of the first `ORDERED` images.
+        order: stability of each reordering layer in the smallest poses of the grids, of the first `ORDERED` images;
+            None where there are such layers.
         most: neurons of a layer that the invariance score looks at, drawn by `seed`; None for all.
         fill: what uncovered places show, one number for each channel; black without it.
-        batch: images that are computed together.
+        classes: how many the labels are of; a network that gives another number of answers is an error.
+        batch: images that are computed together; without it as many as suit the sizes of the layers.
         report: gets how many images more went through the network, of `forwards(...)`.
 
     Raises:
@@ -158,7 +162,7 @@ def measure(
     >>> found.agreement("as it is").value, list(found.layers), found.forwards
     (100.0, ['image', '1'], 240)
     """
-    if batch < 1:
+    if batch is not None and batch < 1:
         raise ValueError(f"batch ({batch}) must be 1 or more")
     if not len(data):
         raise ValueError("there are no images to measure")
@@ -168,6 +172,16 @@ def measure(
     opened = watch(network, first, layers) if isinstance(network, nn.Module) else network.watch(first, layers)
     begun, cpu_begun = time.perf_counter(), time.process_time()
     with opened as watched, torch.inference_mode():
+        if order and not watched.reorders:
+            raise ValueError("order stability is of reordering layers, and none is found here: leave order out")
+        tried = watched(first)
+        answers = tried.logits.shape[1]
+        if classes is not None and answers != classes:
+            raise ValueError(
+                f"the network gives {answers} answers, but the labels are of {classes} classes: measure it on images "
+                "of its own classes, or without labels (--no-labels)"
+            )
+        batch = batch or _fitting(first, tried)
         thresholds: dict[str, FiringThresholds] = {}
         if invariance and watched.layers:
             thresholds = {name: FiringThresholds(images=len(data), most=most, seed=seed) for name in watched.layers}
@@ -194,13 +208,12 @@ def measure(
 
 
 class _Original(NamedTuple):
-    """A batch as it is: its place among all images, what the network says, and which neurons fire, grid by grid."""
+    """A batch as it is: its place among all images, and what its copies are compared with."""
 
     part: Tensor
-    images: Tensor
-    outputs: Outputs
-    firing: dict[tuple[str, str], Firing]
-    orders: bool
+    features: dict[str, Features]  # by layer
+    firing: dict[tuple[str, str], Firing]  # by layer and grid
+    given: dict[str, Tensor]  # to reordering layers; none for images beyond those that order stability looks at
 
 
 class _Tally:
@@ -215,7 +228,7 @@ class _Tally:
         *,
         images: int,
         similarity: bool,
-        order: bool,
+        order: bool | None,
     ) -> None:
         self.plan, self.grids = plan, {grid: list(poses) for grid, poses in grids.items()}
         self.layers = list(watched.layers)
@@ -232,7 +245,7 @@ class _Tally:
         }
         self.orders = {
             (layer, pose): OrderStability.of(module)
-            for layer, module in (watched.reorders.items() if order else ())
+            for layer, module in (() if order is False else watched.reorders.items())
             for pose in plan.small
         }
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -257,7 +270,10 @@ class _Tally:
                 else:
                     pairs = Firing(pairs.image, pairs.neuron, pairs.images, local.thresholds)
                 firing[layer, grid] = pairs
-        return _Original(part, images, outputs, firing, int(part[0]) < ORDERED)
+        features = {name: Features.of(outputs.layers[name]) for name in self.layers} if self.similar else {}
+        if self.similar:
+            features[IMAGE] = Features.of(images)
+        return _Original(part, features, firing, outputs.given if int(part[0]) < ORDERED else {})
 
     def take(self, pose: str, original: _Original, copies: Tensor, outputs: Outputs) -> None:
         """Measure a batch in one pose."""
@@ -269,13 +285,12 @@ class _Tally:
             for grid in self.plan.grids[pose] if self.local else ():
                 self.local[layer, grid].update(original.firing[layer, grid], outputs.layers[layer])
             if (layer, pose) in self.similar:
-                self.similar[layer, pose].update(original.outputs.layers[layer], outputs.layers[layer])
+                self.similar[layer, pose].update(original.features[layer], outputs.layers[layer])
         if (IMAGE, pose) in self.similar:
-            self.similar[IMAGE, pose].update(original.images, copies)
-        if original.orders:
-            for (layer, small), stability in self.orders.items():
-                if small == pose:
-                    stability.update(original.outputs.given[layer], outputs.given[layer])
+            self.similar[IMAGE, pose].update(original.features[IMAGE], copies)
+        for layer, given in original.given.items():
+            if (layer, pose) in self.orders:
+                self.orders[layer, pose].update(given, outputs.given[layer])
 
     def result(self, **cost: Any) -> Measured:
         """All numbers, once every pose of every batch was taken."""
@@ -323,6 +338,13 @@ def _batches(data: Dataset, batch: int, device: torch.device) -> Iterator[tuple[
     made = stream(data, [(part, 0) for part in parts], workers=getattr(data, "workers", 0))
     for part, (images, labels) in zip(parts, made, strict=True):
         yield part, model_input(images, device), labels
+
+
+def _fitting(images: Tensor, outputs: Outputs) -> int:
+    """How many images to compute together."""
+    found = [images, *outputs.layers.values()]
+    size = sum(tensor.numel() * tensor.element_size() for tensor in found) / len(images)
+    return max(1, min(BATCH, int(ROOM / size)))
 
 
 def _device(network: nn.Module | Watchable) -> torch.device:

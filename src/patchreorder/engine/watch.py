@@ -117,12 +117,17 @@ def usual_layers(calls: Sequence[Call]) -> list[str]:
         ended = begun and not call.overwritten
         if ended:
             ends.append(call.name)
-    count = min(LAYERS, len(ends))
-    chosen = {ends[round(i * (len(ends) - 1) / max(1, count - 1))] for i in range(count)}
+    chosen = set(spread(ends))
     for call in calls:
         if isinstance(call.layer, PatchReorder):
             chosen |= {call.name, BEFORE + call.name}
     return _ordered(calls, chosen)
+
+
+def spread(names: Sequence[str]) -> list[str]:
+    """At most `LAYERS` of these, evenly from the first to the last."""
+    count = min(LAYERS, len(names))
+    return [names[round(i * (len(names) - 1) / max(1, count - 1))] for i in range(count)]
 
 
 def check_logits(logits: Any, images: Tensor) -> None:

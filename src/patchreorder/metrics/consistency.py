@@ -172,6 +172,26 @@ class Consistency:
         return Rate(100 * self._alike / pairs, 100 * low, 100 * high, self._images)
 
 
+class Features(NamedTuple):
+    """A layer's features of a batch of images, (b, n), and their lengths, (b,), to be compared with those of copies.
+
+    Features of maps that are stored channels last are in that order: `channels_last` says so.
+    """
+
+    rows: Tensor
+    lengths: Tensor
+    shape: tuple[int, ...]
+    channels_last: bool
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, features: Tensor) -> Features:
+        """Of a batch, (b, ...): give them to `FeatureSimilarity.update` for every pose, to find lengths only once."""
+        last = _is_channels_last(features)
+        rows = _rows(features, channels_last=last)
+        return cls(rows, torch.linalg.vector_norm(rows, dim=1), tuple(features.shape), last)
+
+
 class FeatureSimilarity:
     """Cosine between a layer's features of an image and of its transformed copy: mean, spread, quantiles.
 
@@ -199,18 +219,21 @@ class FeatureSimilarity:
         self._cosines: list[Tensor] = []
 
     @torch.no_grad()
-    def update(self, original: Tensor, copies: Tensor) -> None:
+    def update(self, original: Tensor | Features, copies: Tensor) -> None:
         """Take the features of a batch of images, and of copies of them in one pose or more.
 
         Shape:
-            original: (b, ...); copies: (poses * b, ...): the whole batch in one pose, then in the next.
+            original: (b, ...), or what `Features.of` made of it.
+            copies: (poses * b, ...): the whole batch in one pose, then in the next.
         """
-        shapes = f"{tuple(copies.shape)} of copies do not fit {tuple(original.shape)} of images"
-        if original.dim() < 2 or copies.shape[1:] != original.shape[1:] or not len(original):
+        size = tuple(original.shape)
+        shapes = f"{tuple(copies.shape)} of copies do not fit {size} of images"
+        if len(size) < 2 or tuple(copies.shape[1:]) != size[1:] or not size[0]:
             raise ValueError(f"features {shapes}: they must be (images, ...), alike but for the number of images")
-        if len(copies) % len(original):
+        if len(copies) % size[0]:
             raise ValueError(f"features {shapes}: every pose must have all images")
-        self._cosines += [_cosines(original, part) for part in copies.split(len(original))]
+        found = original if isinstance(original, Features) else Features.of(original)
+        self._cosines += [_cosines(found, part) for part in copies.split(size[0])]
         if sum(map(len, self._cosines)) >= WAITING:
             self._count()
 
@@ -247,20 +270,27 @@ def _rate(hits: int, n: int, level: float) -> Rate:
     return Rate(100 * hits / n, 100 * low, 100 * high, n)
 
 
-def _cosines(a: Tensor, b: Tensor) -> Tensor:
-    """Of every row of a with that of b, in [-1, 1]; NaN where a number is not finite."""
-    if all(x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) for x in (a, b)):
-        a, b = a.permute(0, 2, 3, 1), b.permute(0, 2, 3, 1)  # the order of the products does not matter: no copy
-    a, b = a.detach().flatten(1), b.detach().flatten(1)
-    if a.dtype != torch.float64:
-        a, b = a.float(), b.float()
-    lengths = torch.linalg.vector_norm(a, dim=1) * torch.linalg.vector_norm(b, dim=1)
-    cosines = _products(a, b) / lengths
+def _is_channels_last(features: Tensor) -> bool:
+    return features.dim() == 4 and features.is_contiguous(memory_format=torch.channels_last)
+
+
+def _rows(features: Tensor, *, channels_last: bool) -> Tensor:
+    """(b, n), in single precision at least, without a copy where the maps are stored in that order."""
+    features = features.detach()
+    rows = (features.permute(0, 2, 3, 1) if channels_last else features).flatten(1)
+    return rows if rows.dtype == torch.float64 else rows.float()
+
+
+def _cosines(a: Features, copies: Tensor) -> Tensor:
+    """Of every row with that of a copy, in [-1, 1]; NaN where a number is not finite."""
+    b = _rows(copies, channels_last=a.channels_last)
+    lengths = a.lengths * torch.linalg.vector_norm(b, dim=1)
+    cosines = _products(a.rows, b) / lengths
     # Squares that vanish or overflow, zeros, NaN: once more, and carefully. Half of the range is left for the sums.
-    small = torch.finfo(a.dtype).tiny ** 0.5
+    small = torch.finfo(b.dtype).tiny ** 0.5
     doubtful = (~((lengths > small) & cosines.isfinite())).nonzero()[:, 0]
     if len(doubtful):
-        cosines[doubtful] = _careful_cosines(a[doubtful], b[doubtful]).to(cosines.dtype)
+        cosines[doubtful] = _careful_cosines(a.rows[doubtful], b[doubtful]).to(cosines.dtype)
     return cosines.clamp(-1, 1)
 
 

@@ -142,15 +142,15 @@ def _figure(table: Table, curve: Curve, column: str) -> Figure | None:
     panels = []
     for name, line in lines.items():
         other = lines.get(against.get(name, ""))
-        places = _places(line.x, line.mean, x_axis, y_axis)
+        own = places(line.x, line.mean, x_axis, y_axis)
         panels.append(
             Panel(
                 title=titles[name],
-                mean=_path(places),
-                band=_band(line, x_axis, y_axis) if line.seeds > 1 else "",
-                other=_path(_places(other.x, other.mean, x_axis, y_axis)) if other else "",
+                mean=path(own),
+                band=band(line, x_axis, y_axis) if line.seeds > 1 else "",
+                other=path(places(other.x, other.mean, x_axis, y_axis)) if other else "",
                 other_title=titles[against[name]] if other else "",
-                dot=places[0] if len(places) == 1 else None,
+                dot=own[0] if len(own) == 1 else None,
                 alt=_alt(titles[name], line, curve),
             )
         )
@@ -164,11 +164,11 @@ def _figure(table: Table, curve: Curve, column: str) -> Figure | None:
         scale=scale,
         x_ticks=x_axis.ticks,
         y_ticks=y_axis.ticks,
-        everyone="".join(_path(_places(line.x, line.mean, x_axis, y_axis)) for line in lines.values()),
+        everyone="".join(path(places(line.x, line.mean, x_axis, y_axis)) for line in lines.values()),
         panels=panels,
         missing=[row.title for row in rows if row.name not in lines and table.entries[row.name, column].results],
-        heads=[_short(x) for x in picked],
-        numbers=[(titles[name], [_short(at.get(x)) for x in picked]) for name, at in values.items()],
+        heads=[short(x) for x in picked],
+        numbers=[(titles[name], [short(at.get(x)) for x in picked]) for name, at in values.items()],
         several_seeds=any(line.seeds > 1 for line in lines.values()),
     )
 
@@ -197,27 +197,29 @@ def mean_line(results: Sequence[Result], curve: Curve) -> Line | None:
     )
 
 
-def _places(xs: Sequence[float], ys: Sequence[float], x_axis: Axis, y_axis: Axis) -> list[tuple[float, float]]:
+def places(xs: Sequence[float], ys: Sequence[float], x_axis: Axis, y_axis: Axis) -> list[tuple[float, float]]:
+    """Where points lie in the picture."""
     return [(round(x_axis.at(x), 1), round(y_axis.at(y), 1)) for x, y in zip(xs, ys, strict=True)]
 
 
-def _path(places: Sequence[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x:g},{y:g}" for x, y in places)
+def path(points: Sequence[tuple[float, float]]) -> str:
+    """An SVG path through places of the picture."""
+    return "M" + "L".join(f"{x:g},{y:g}" for x, y in points)
 
 
-def _band(line: Line, x_axis: Axis, y_axis: Axis) -> str:
-    there = _places(line.x, line.high, x_axis, y_axis)
-    return _path(there + _places(line.x, line.low, x_axis, y_axis)[::-1]) + "Z"
+def band(line: Line, x_axis: Axis, y_axis: Axis) -> str:
+    """An SVG path around what is between the lowest and the highest line."""
+    there = places(line.x, line.high, x_axis, y_axis)
+    return path(there + places(line.x, line.low, x_axis, y_axis)[::-1]) + "Z"
 
 
 def _alt(title: str, line: Line, curve: Curve) -> str:
-    ends = f"{_short(line.mean[0])} at {_short(line.x[0])}, {_short(line.mean[-1])} at {_short(line.x[-1])}"
-    return (
-        f"{title}: {curve.y} by {curve.x}: {ends}; smallest {_short(min(line.mean))}, largest {_short(max(line.mean))}"
-    )
+    ends = f"{short(line.mean[0])} at {short(line.x[0])}, {short(line.mean[-1])} at {short(line.x[-1])}"
+    return f"{title}: {curve.y} by {curve.x}: {ends}; smallest {short(min(line.mean))}, largest {short(max(line.mean))}"
 
 
-def _short(value: float | None) -> str:
+def short(value: float | None) -> str:
+    """A number of three digits."""
     return tables.NONE if value is None else f"{value:.3g}".replace("-", tables.MINUS)
 
 

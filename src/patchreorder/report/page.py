@@ -55,6 +55,16 @@ def write(recipes: Sequence[Recipe], file: Path) -> None:
 
 def render(recipes: Sequence[Recipe]) -> str:
     """The page of these recipes; the same rows make the same page."""
+    title = recipes[0].title if len(recipes) == 1 else "Results of patchreorder"
+    sections = [
+        {"recipe": recipe, "tables": [_section(table) for table in tables.tables(recipe)], "origins": origins(recipe)}
+        for recipe in recipes
+    ]
+    return rendered("page.html.j2", title=title, sections=sections)
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A page of a template beside this file; every text in the values is escaped."""
     need_jinja()
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -66,12 +76,7 @@ def render(recipes: Sequence[Recipe]) -> str:
         lstrip_blocks=True,
     )
     environment.globals |= {"tables": tables, "charts": charts}
-    title = recipes[0].title if len(recipes) == 1 else "Results of patchreorder"
-    sections = [
-        {"recipe": recipe, "tables": [_section(table) for table in tables.tables(recipe)], "origins": origins(recipe)}
-        for recipe in recipes
-    ]
-    return environment.get_template("page.html.j2").render(title=title, sections=sections, version=__version__)
+    return environment.get_template(template).render(version=__version__, **values)
 
 
 def _section(table: Table) -> dict[str, Any]:

@@ -103,7 +103,6 @@ def measure(job: Job) -> Result:
             "image": {"cosine": alone.result().mean, "tiles": min(MAPS, maps.shape[1])},
             "layer": layer,
             "shape": list(maps.shape[1:]),
-            "batch": engine.BATCH,
         },
     )
 

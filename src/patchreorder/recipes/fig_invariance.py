@@ -81,7 +81,6 @@ def measure(job: Job) -> Result:
             "ceiling": next(iter(layers.values())).ceiling,
             "poses": len(found.poses),
             "equal answers %": same.value,
-            "batch": engine.BATCH,
         },
     )
 

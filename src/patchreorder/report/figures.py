@@ -80,6 +80,7 @@ class Axes(NamedTuple):
     log: bool = False
     diagonal: bool = False
     marks: bool = True
+    shared: bool = True  # one scale up for all panels
 
 
 def drawings(table: Table) -> list[Drawing]:
@@ -168,7 +169,7 @@ def _places(table: Table, how: Mapping[str, Any]) -> Drawing | None:
             series.insert(0, Series("no reordering", line, 0))
         if series:
             panels.append(Panel(_counted(column.title, results, how), series))
-    axes = Axes(x=_text(how.get("x")), y=table.recipe.metric, labels=names)
+    axes = Axes(x=_text(how.get("x")), y=table.recipe.metric, labels=names, shared=False)
     return _drawn(table, panels, axes) if panels else None
 
 
@@ -191,16 +192,21 @@ def _drawn(table: Table, panels: Sequence[Panel], axes: Axes) -> Drawing:
     legend, top = _legend(list(unique.values()), axes, top)
     across = min(ACROSS, len(panels))
     wide = (WIDTH - 2 * MARGIN) / across
-    spans = [value for panel in panels for one in panel.series for value in (*one.line.low, *one.line.high)]
+    spans = _spans(panels)
     xs = [x for panel in panels for one in panel.series for x in one.line.x]
     parts = [*head, *legend]
     for place, panel in enumerate(panels):
         left = MARGIN + wide * (place % across)
         upper = top + (TALL + 92) * (place // across)
-        parts += _panel(panel, axes, left, upper, wide, xs, spans, first=place % across == 0)
+        own = spans if axes.shared else _spans([panel])
+        parts += _panel(panel, axes, left, upper, wide, xs, own, first=place % across == 0)
     bottom = top + (TALL + 92) * math.ceil(len(panels) / across)
     foot, bottom = _foot(table, WIDTH, bottom)
     return _finished(table, [*parts, *foot], WIDTH, bottom)
+
+
+def _spans(panels: Sequence[Panel]) -> list[float]:
+    return [value for panel in panels for one in panel.series for value in (*one.line.low, *one.line.high)]
 
 
 def _panel(
@@ -225,7 +231,7 @@ def _panel(
     if not axes.log and min(spans) >= 0 and min(spans) < 0.5 * max(spans):
         lowest = [0, max(spans) + 0.05 * span]
     y_axis = Axis([*spans, *lowest], bottom, top, scale="log" if axes.log else "")
-    parts = [_label(panel.title, start, upper + 16, size=14, weight="bold")]
+    parts = [_label(panel.title, start, upper + 16, size=13, weight="bold")]
     for tick in _decades(y_axis) if axes.log else y_axis.ticks:
         parts.append(f'<path d="M{start:g},{tick.at:g}H{end:g}" stroke="{GRID}"/>')
         parts.append(_label(_power(tick.label), start - 7, tick.at + 4, size=12, colour=FAINT, anchor="end"))

@@ -98,7 +98,7 @@ def test_mistakes_are_named():
         create_model("cnn", dataset="cifar10")
     with pytest.raises(ValueError, match=r"options .*depth.* do not fit cifar_cnn"):
         create_model("cifar_cnn", depth=3)
-    with pytest.raises(ValueError, match=r"place \('end'\) must be one of conv5, pool5"):
+    with pytest.raises(ValueError, match=r"place \('end'\) must be one of conv1, .*, conv5, pool5"):
         create_model("cifar_pr", place="end")
     with pytest.raises(ValueError, match=r"variant \('mnist'\) must be one of cifar10, cifar10-r"):
         pictures("mnist")

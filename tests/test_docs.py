@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from patchreorder import recipes
 from patchreorder.report import tables
 from patchreorder.report.folder import load
 
@@ -93,3 +94,35 @@ def test_the_trials_in_the_laboratorys_table_are_the_committed_ones():
     for row, title in (("cnn", "CNN"), ("pr_cnn", "PR-CNN"), ("pr_cnn_fine", "PR-CNN-fine")):
         values = [found[row, column, rate] for column in "RT" for rate in ("0.035", "0.07", "0.14")]
         assert f"| {title} | " + " | ".join(f"{value:.2f}" for value in values) + " |" in text
+
+
+def test_claims_name_rows_and_commands_that_exist():
+    text = (DOCS / "claims.md").read_text(encoding="utf-8")
+    files = re.findall(r"\]\((\.\./[^)#]+)", text)
+    assert files
+    for name in [*files, *(f"../{test}" for test in re.findall(r"`(tests/\w+\.py)`", text))]:
+        assert (DOCS / name).is_file(), name
+    for command in re.findall(r"`(patchreorder [^`]+)`", text):
+        words = command.split()
+        assert words[1] in ("run", "report")
+        if words[1] == "run":
+            recipe = recipes.load(words[2])
+            if "--setting" in words:
+                assert words[words.index("--setting") + 1] in recipe.settings, command
+            if "--rows" in words:
+                assert words[words.index("--rows") + 1] in {row.name for row in recipe.rows}, command
+    claims = [line for line in text.splitlines() if line.startswith("| ") and "the paper says" not in line]
+    assert len(claims) > 25
+    for claim in claims:
+        cells = claim.strip("|").split(" | ")
+        assert len(cells) == 3, claim
+        assert re.match(r"\*\*(holds|fails|partly|untested)\*\*", cells[1].strip()), claim
+
+
+def test_rows_of_the_claims_have_what_is_said():
+    """A claim that names a recipe's rows needs some there."""
+    text = (DOCS / "claims.md").read_text(encoding="utf-8")
+    for name in set(re.findall(r"\[rows\]\(\.\./results/(\w+)\.jsonl\)", text)):
+        (recipe,) = (recipe for recipe in load(DOCS.parent / "results") if recipe.name == name)
+        assert recipe.results
+        assert not recipe.problems

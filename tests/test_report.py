@@ -21,7 +21,7 @@ from report_rows import example, facts, result, strip, write
 from rich.console import Console
 
 from patchreorder.commands.report import report
-from patchreorder.report import charts, page, tables
+from patchreorder.report import charts, page, tables, tiles
 from patchreorder.report.comparison import McNemar, compare, mcnemar, paired_bootstrap
 from patchreorder.report.folder import Curve, load
 from patchreorder.report.tables import MINUS, NONE
@@ -655,8 +655,8 @@ def test_tiles_are_those_of_the_picture(tmp_path):
         (None, "missing"),
         (b"", "cannot be read"),
         (b"\x89PNG\r\n\x1a\n", "cannot be read"),
-        ((10, page.LARGEST + 1), "cannot be read"),
-        ((100 * page.LARGEST + 1, 4), "cannot be read"),
+        ((10, tiles.LARGEST + 1), "cannot be read"),
+        ((100 * tiles.LARGEST + 1, 4), "cannot be read"),
     ],
 )
 def test_pictures_that_cannot_be_shown_are_told(tmp_path, content, reason):

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from tyro.conf import Positional
 
-from patchreorder.report import page, tables
+from patchreorder.report import figures, page, tables
 from patchreorder.report.folder import load
 
 
@@ -31,8 +31,10 @@ def report(folder: Positional[Path], *, out: Path | None = None, markdown: bool 
     file = out or folder / "report.html"
     with console.status("drawing the page"):
         page.write(recipes, file)
+        drawn = figures.write(recipes, file.parent)
     for text in (
         f"Written to {file}: one file with everything in it.",
+        *([f"Figures beside it: {', '.join(figure.name for figure in drawn)}."] if drawn else []),
         f"Next: open it in a browser; `patchreorder report {folder} --markdown` prints the tables for a README.",
     ):
         console.print(text, markup=False, soft_wrap=True)

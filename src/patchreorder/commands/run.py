@@ -11,7 +11,8 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from patchreorder import recipes
-from patchreorder.report import tables
+from patchreorder.report import figures, tables
+from patchreorder.report.folder import load
 
 
 def run(
@@ -40,9 +41,12 @@ def run(
 
     Args:
         recipe: the table or figure: table1, ablations, table2 (ImageNet), table2_grocery (any photographs in class
-            folders), table2_cifar10, table3 (UK-Bench), fig_redundancy (Figure 2).
+            folders), table2_cifar10, table3 (UK-Bench), fig_propagation (Figure 1), fig_redundancy (Figure 2),
+            fig_invariance, fig_featuremaps, fig_layers.
         setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download); wide is
             with fc6 and fc7 of 4096, trained is table3 with those layers, chance is fig_redundancy of random weights.
+            Figures also have those that name the networks: trained (table1's), cifar10, grocery, mnist_r, mnist_t, and
+            posed, where digits are turned or shifted before.
         rows: the networks; all those of the setting by default.
         columns: the data sets; all by default.
         seeds: by default those of the setting.
@@ -53,8 +57,8 @@ def run(
             photographs a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or what `patchreorder shard` made of it;
             for table3 one with ukbench00000.jpg and so on.
         weights: file with ImageNet-trained convolutions (.safetensors, .pth), where a table needs them; fetched else.
-        trained: for table3, the output folder of table2_grocery or table2 whose networks are to be measured; cells in
-            the same --out are those of one such folder.
+        trained: for table3 and the figures, the output folder of the table whose networks are to be measured, such as
+            runs/table2_grocery; cells in the same --out are those of one such folder.
         threads: of each process; by default all cores.
         workers: processes that decode photographs, for each process that trains; by default all cores.
         accumulate: compute a batch in so many parts, one after the other, to save memory.
@@ -116,13 +120,16 @@ def run(
             terminal.close()
     if not world.leads:
         return
-    tables.show(out, console)
+    there = load(out)
+    tables.show_recipes(there, console)
+    drawn = figures.write([recipe for recipe in there if recipe.name == chosen.name], out)
     if meaning := chosen.settings[setting].meaning:
         screen.say(f"What it means: {meaning}")
     screen.say(
         f"\n{len(outcome.measured)} cells measured, {len(outcome.there_before)} were there"
         + (f", {len(outcome.elsewhere)} are being measured by another process" if outcome.elsewhere else "")
         + f". Rows: {out / chosen.name}.jsonl"
+        + (f". Figure: {', '.join(map(str, drawn))}" if drawn else "")
         + f"\nNext: `patchreorder report {out}` writes the page with curves and mistakes."
     )
 

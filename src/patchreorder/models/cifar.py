@@ -32,7 +32,9 @@ DATASETS = ("cifar10", "cifar10-r", "cifar10-t", "cifar10-train", "cifar10-train
 CLASSES = 10
 FILTERS = 64  # of the last convolution
 WIDTH = 256
-PLACES = {"conv5": 8, "pool5": 4, "input": SIZE}  # and the sides of their maps
+POOLED = (1, 2, 5)  # convolutions with a pool behind them
+# And the sides of their maps.
+PLACES = {"conv1": SIZE, "conv2": 16, "conv3": 8, "conv4": 8, "conv5": 8, "pool5": 4, "input": SIZE}
 
 
 def create(name: str, *, dataset: str, **options: Any) -> nn.Module:
@@ -61,7 +63,7 @@ def cifar_pr(
     layer: str | None = None,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """The CNN with reordering at its fifth convolution: after its ReLU ("conv5") or its pool ("pool5").
+    """The CNN with reordering after a convolution's ReLU ("conv1" to "conv5") or after the last pool ("pool5").
 
     `layer` puts another of the family there, or at the input behind the normalisation, by name (see `create_layer`).
     Where it leaves less than maps, as ranked does, it stands at conv5 instead of the pool, and the width of the
@@ -70,13 +72,16 @@ def cifar_pr(
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
     settings, usual = Settings(grid, levels, energy, per_channel, descending), Settings(levels=2)
-    before = place == "input"
+    before = place not in ("conv5", "pool5")
     made, length = chosen(layer, settings, usual, side=PLACES[place], place=place, before_convolutions=before)
-    if before:
+    if place == "input":
         return _network(dropout=dropout, first=made)
-    pooled = {} if length is not None else {"pool5": nn.MaxPool2d(2)}
-    after = {"relu5": nn.ReLU(), "reorder": made, **pooled} if place == "conv5" else {**_pooled(5), "reorder": made}
-    return _network(after, inputs=FILTERS * (16 if length is None else length), dropout=dropout)
+    number = int(place[-1])
+    behind: dict[str, nn.Module] = {**_pooled(5), "reorder": made}
+    if place.startswith("conv"):
+        behind = {f"relu{number}": nn.ReLU(), "reorder": made}
+        behind |= {f"pool{number}": nn.MaxPool2d(2)} if number in POOLED and length is None else {}
+    return _network({number: behind}, inputs=FILTERS * (16 if length is None else length), dropout=dropout)
 
 
 def cifar_pr_fine(**options: Any) -> nn.Module:
@@ -91,7 +96,7 @@ def cifar_st(*, transform: str = "affine", dropout: float = 0.0) -> nn.Module:
 
 def cifar_gap(*, dropout: float = 0.0) -> nn.Module:
     """The CNN with global average pooling instead of its last pool."""
-    return _network({"relu5": nn.ReLU(), "pool5": nn.AdaptiveAvgPool2d(1)}, inputs=FILTERS, dropout=dropout)
+    return _network({5: {"relu5": nn.ReLU(), "pool5": nn.AdaptiveAvgPool2d(1)}}, inputs=FILTERS, dropout=dropout)
 
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
@@ -104,26 +109,31 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 
 
 def _network(
-    after: Mapping[str, nn.Module] | None = None,
+    behind: Mapping[int, Mapping[str, nn.Module]] | None = None,
     *,
     inputs: int = FILTERS * 4 * 4,
     dropout: float = 0.0,
     transform: str | None = None,
     first: nn.Module | None = None,
 ) -> nn.Sequential:
-    """The CNN with other layers between the fifth convolution and fc6, which gets `inputs` numbers, or one first."""
+    """The CNN with other layers behind some of its convolutions, by their numbers, or one first.
+
+    fc6 gets `inputs` numbers.
+    """
     width = _nearest(inputs)
+    usual = {k: _pooled(k) if k in POOLED else {f"relu{k}": nn.ReLU()} for k in range(1, 6)}
+    after = {**usual, **(behind or {})}
     parts: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(3, 32, 5, padding=2),
-        **_pooled(1),
+        **after[1],
         "conv2": nn.Conv2d(32, 64, 3, padding=1),
-        **_pooled(2),
+        **after[2],
         "conv3": nn.Conv2d(64, 96, 3, padding=1),
-        "relu3": nn.ReLU(),
+        **after[3],
         "conv4": nn.Conv2d(96, 96, 3, padding=1),
-        "relu4": nn.ReLU(),
+        **after[4],
         "conv5": nn.Conv2d(96, FILTERS, 3, padding=1),
-        **(after or _pooled(5)),
+        **after[5],
         "flatten": nn.Flatten(),
         "fc6": nn.Linear(inputs, width),
         "relu6": nn.ReLU(),

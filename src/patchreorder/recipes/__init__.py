@@ -18,7 +18,11 @@ NAMES = {
     "table2_grocery": "the same on photographs of groceries, or any class folders, with ImageNet-trained convolutions",
     "table2_cifar10": "the same with a small network on CIFAR-10",
     "table3": "retrieval on UK-Bench, the images as they are, turned and shifted",
+    "fig_propagation": "Figure 1: how a shift of the image travels through the layers",
     "fig_redundancy": "Figure 2: how alike the weights of fc6 and fc7 are",
+    "fig_invariance": "the invariance score of every layer",
+    "fig_featuremaps": "feature maps of an image as it is, turned and shifted, before and after reordering",
+    "fig_layers": "accuracy with the module at each convolution, on CIFAR-10",
 }
 
 

@@ -12,24 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from patchreorder import recipes
 from patchreorder.data import ukbench
-from patchreorder.data import weights as of_others
 from patchreorder.data.ukbench import GROUP, UKBench
-from patchreorder.engine import checkpoint
 from patchreorder.engine.describe import BATCH, answers, describe, fingerprint, open_descriptor, ready
 from patchreorder.engine.distributed import World
 from patchreorder.engine.train import model_input
 from patchreorder.metrics.retrieval import ns_score
-from patchreorder.models import alexnet, create_model
+from patchreorder.models import alexnet
 from patchreorder.models.descriptors import SIZE, Descriptor, Layer, create_descriptor, layer_descriptor
 from patchreorder.results import Result, digest, is_count, provenance
 
 from .spec import Job
+from .trained import generated_network, load_trained, seeded, trained_network
 
 LAYERS = {"fc6": "relu6", "fc7": "relu7"}  # what they say is taken behind their ReLU
 ROOM = 1 << 29  # numbers of maps that are kept for the rows that share them
-WIDTH = 16  # of fc6 and fc7 where nothing is trained
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,43 +172,13 @@ def _opened(folder: Path) -> UKBench:
 def _model(job: Job) -> Descriptor:
     if "layer" not in job.row.options:
         if job.plan.generated:
-            return ready(_seeded(job, lambda: create_descriptor(job.row.model)))
+            return ready(seeded(job, lambda: create_descriptor(job.row.model)))
         # The given file is AlexNet's: rows of other networks fetch theirs.
         weights = job.means.weights if job.row.model.startswith("alexnet/") else None
         return open_descriptor(job.row.model, weights=weights, say=job.screen.say)
     layer = job.plan.layer or job.row.options["layer"]
     model = generated_network(job) if job.plan.generated else trained_network(job, job.plan.trained)
     return _at(model, job.row.model, layer)
-
-
-def generated_network(job: Job) -> nn.Module:
-    """The network of a row of Table 2, small and with random weights."""
-    row = _row("table2_grocery", job.row.model)
-    options = {**row.options, "width": WIDTH}
-    return _seeded(job, lambda: create_model(row.model, dataset="imagenet", classes=2, **options))
-
-
-def trained_network(job: Job, setting: str) -> nn.Module:
-    """The network that a row of Table 2 trained, from the folder that the user names."""
-    if job.means.trained is None:
-        recipe = "table2" if setting == "paper" else "table2_grocery"
-        raise ValueError(
-            f"{job.row.title} needs --trained DIR, the output folder of `patchreorder run {recipe} --setting {setting}`"
-        )
-    return load_trained(
-        job.means.trained,
-        job.row.model,
-        setting=setting,
-        seed=job.cell.seed,
-        weights=job.means.weights,
-        say=job.screen.say,
-    )
-
-
-def _seeded(job: Job, make: Callable[[], Any]) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(job.cell.seed)
-        return make()
 
 
 def connected(run: Path, network: str, *, layer: str, **which: Any) -> Descriptor:
@@ -222,46 +189,6 @@ def connected(run: Path, network: str, *, layer: str, **which: Any) -> Descripto
         layer: fc6 or fc7; or another name in the network's `layers`, or of a module.
     """
     return _at(load_trained(run, network, **which), network, layer)
-
-
-def load_trained(
-    run: Path,
-    network: str,
-    *,
-    setting: str = "short",
-    seed: int = 0,
-    weights: Path | None = None,
-    say: Callable[[str], None] = lambda message: None,
-) -> nn.Module:
-    """An AlexNet that Table 2 trained.
-
-    Args:
-        run: output folder of `patchreorder run table2_grocery` or `table2`; of several trainings the last one.
-        network: a row of that table, such as cnn or pr_cnn.
-        setting, seed: of the training.
-        weights: file with the ImageNet-trained convolutions, where the training left them as they are.
-        say: gets a line about what is fetched.
-
-    Raises:
-        ValueError: there is no such training in the folder, or its weights are damaged.
-    """
-    found = list((run / "cells").glob(f"{network}.all.{setting}.test.{seed}.*/weights.safetensors"))
-    if not found:
-        raise ValueError(
-            f"{run} holds no trained {network} of setting {setting} and seed {seed}: `patchreorder run table2_grocery "
-            f"--setting {setting} --rows {network} --seeds {seed} --out {run}` trains it"
-        )
-    file = max(found, key=lambda file: file.stat().st_mtime)
-    tensors, state = checkpoint.read(file)
-    row = _row(state["cell"][0], network)
-    matrices = [tensor for name, tensor in sorted(tensors.items()) if tensor.dim() == 2 and "classifier." in name]
-    width, classes = len(matrices[0]), len(matrices[-1])
-    model = create_model(row.model, dataset="imagenet", classes=classes, width=width, **row.options)
-    if not any(name.startswith("features.") for name in tensors):
-        alexnet.load_convolutions(model, of_others.alexnet_convolutions(file=weights, say=say))
-        tensors = {**model.state_dict(), **tensors}
-    model.load_state_dict(tensors)
-    return model
 
 
 def _at(model: nn.Module, network: str, layer: str) -> Descriptor:
@@ -278,7 +205,3 @@ def _at(model: nn.Module, network: str, layer: str) -> Descriptor:
     with torch.no_grad():
         dimensions = parts(front(torch.zeros(1, 3, SIZE, SIZE))).shape[1]
     return ready(Descriptor(name, front, parts, dimensions=dimensions))
-
-
-def _row(recipe: str, name: str) -> Any:
-    return next(row for row in recipes.load(recipe).rows if row.name == name)

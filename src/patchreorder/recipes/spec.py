@@ -46,7 +46,8 @@ class Setting:
         about: one line for readers.
         plan: what the recipe needs to know for a (row, column), JSON values or dataclasses of them; part of the hash.
         seeds: of a row.
-        rows: the rows it has, all if None.
+        rows, columns: those that it has, all if None.
+        needs: options that the command must have for it, such as `--trained DIR`.
         meaning: what a reader may conclude from its table, told after a run.
         like_paper: whether its numbers can be put beside the paper's.
     """
@@ -55,6 +56,8 @@ class Setting:
     plan: Callable[[str, str], Any]
     seeds: Callable[[str], Sequence[int]] = lambda row: (0,)
     rows: Sequence[str] | None = None
+    columns: Sequence[str] | None = None
+    needs: str = ""
     meaning: str = ""
     like_paper: bool = True
 
@@ -111,6 +114,7 @@ class Recipe:
         paper: the paper's cells, by row and column.
         compare: pairs of rows that a paired test compares, the first against the second.
         curves: what the rows' curves are of: axes for each name.
+        figure: how the report draws the paper's figure of the rows, see `patchreorder.report.figures`.
         parameters: the number of parameters of a row's network for a column, if it does not depend on the images.
         command: what makes the table, if it is not `patchreorder run NAME`.
         trains_once: whether one training serves all columns, which then differ in the test images only.
@@ -130,6 +134,7 @@ class Recipe:
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     compare: Sequence[tuple[str, str]] = ()
     curves: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    figure: Mapping[str, Any] = field(default_factory=dict)
     better: str = "lower"
     command: str = ""
     trains_once: bool = False
@@ -153,11 +158,14 @@ class Recipe:
             "compare": self.compare,
             "settings": {name: setting.about for name, setting in self.settings.items()},
             "rows_of": {name: list(setting.rows) for name, setting in self.settings.items() if setting.rows},
+            "columns_of": {name: list(setting.columns) for name, setting in self.settings.items() if setting.columns},
             "parameters": {
                 row.name: {c.name: self.parameters(row, c) for c in self.columns} if self.parameters else {}
                 for row in self.rows
             },
             "curves": self.curves,
+            "figure": self.figure,
+            "needs": {name: setting.needs for name, setting in self.settings.items() if setting.needs},
             "unlike_paper": [name for name, setting in self.settings.items() if not setting.like_paper],
         } | ({"trains_once": True} if self.trains_once else {})
 
@@ -288,7 +296,7 @@ def cells(
     by_name = {row.name: row for row in recipe.rows}
     of_column = {column.name: column for column in recipe.columns}
     names = _choose("rows", rows, [name for name in by_name if name in (chosen.rows or by_name)])
-    column_names = _choose("columns", columns, list(of_column))
+    column_names = _choose("columns", columns, [name for name in of_column if name in (chosen.columns or of_column)])
     wanted = {name: tuple(seeds if seeds is not None else chosen.seeds(name)) for name in names}
     for seed in sorted({seed for own in wanted.values() for seed in own}):
         for name in names:

@@ -116,7 +116,7 @@ def figures(table: Table) -> list[Figure]:
     """One figure for every curve and column that any row has; if one training serves all columns, for every curve."""
     found = []
     for curve in table.recipe.curves:
-        drawn = [figure for column in table.recipe.columns if (figure := _figure(table, curve, column.name))]
+        drawn = [figure for column in table.columns if (figure := _figure(table, curve, column.name))]
         if drawn and table.recipe.trains_once:
             drawn = [replace(drawn[0], title=drawn[0].title.rpartition(",")[0])]
         found += drawn

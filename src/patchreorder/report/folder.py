@@ -53,9 +53,12 @@ class Recipe:
     compare: Sequence[tuple[str, str]]  # the first is tested against the second
     uncompared: frozenset[str]  # columns where they are not: they say nearly the same as others
     settings: Mapping[str, str]
+    needs: Mapping[str, str]  # options that the command needs for a setting
     rows_of: Mapping[str, Sequence[str]]  # names of the rows that a setting has, where it has not all
+    columns_of: Mapping[str, Sequence[str]]  # and of the columns
     parameters: Mapping[tuple[str, str], int]
     curves: Sequence[Curve]
+    figure: Mapping[str, Any]  # how the paper's figure is drawn, see `figures`
     trains_once: bool  # one training serves all columns of a row
     results: Sequence[Result]
     problems: Sequence[str]
@@ -134,12 +137,15 @@ def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> 
             if item.get("compared") is False
         ),
         settings={key: _text(value) for key, value in _mapping(facts.get("settings")).items()},
-        rows_of={key: [_text(row) for row in _list(value)] for key, value in _mapping(facts.get("rows_of")).items()},
+        needs={key: _text(value) for key, value in _mapping(facts.get("needs")).items()},
+        rows_of=_names_of(facts.get("rows_of")),
+        columns_of=_names_of(facts.get("columns_of")),
         parameters={key: value for key, value in _cells(facts.get("parameters")).items() if is_count(value)},
         curves=[
             Curve(curve, _text(how.get("x")) or "x", _text(how.get("y")) or curve, how.get("log") is True)
             for curve, how in described.items()
         ],
+        figure=_mapping(facts.get("figure")),
         trains_once=facts.get("trains_once") is True,
         results=found,
         problems=problems,
@@ -183,6 +189,11 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _cells(value: Any) -> dict[tuple[str, str], Any]:
     """{"row": {"column": value}} by row and column."""
     return {(row, column): cell for row, cells in _mapping(value).items() for column, cell in _mapping(cells).items()}
+
+
+def _names_of(value: Any) -> dict[str, list[str]]:
+    """{"setting": ["name", ...]}."""
+    return {key: [_text(name) for name in _list(names)] for key, names in _mapping(value).items()}
 
 
 def _named(facts: Any, found: Iterable[str]) -> list[Named]:

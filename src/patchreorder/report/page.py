@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from PIL import Image
-
 from patchreorder import __version__
-from patchreorder.report import charts, tables
+from patchreorder.report import charts, figures, tables
 from patchreorder.report.folder import Recipe
 from patchreorder.report.tables import Entry, Table
+from patchreorder.report.tiles import tiles
 from patchreorder.results import Result, write_whole
 
-LARGEST = 512  # pixels of a tile a side
 SHOWN = 10  # tiles of a cell: one line on a wide screen
 
 
@@ -85,12 +80,13 @@ def rendered(template: str, **values: Any) -> str:
 
 
 def _section(table: Table) -> dict[str, Any]:
-    columns = table.recipe.columns
+    columns = table.columns
     entries = {column.name: {row.name: table.entry(row, column) for row in table.rows} for column in columns}
     return {
         "table": table,
         "strips": {column: charts.strips(cells) for column, cells in entries.items()},
         "intervals": charts.intervals(table),
+        "drawings": figures.drawings(table),
         "figures": charts.figures(table),
         "mistakes": [(column, mistakes(table, column.name)) for column in columns],
     }
@@ -139,20 +135,3 @@ def _told(mistake: Any) -> str:
     values = mistake if isinstance(mistake, dict) else {}
     label, answer, index = (values.get(name, "?") for name in ("label", "answer", "index"))
     return f"label {label}, said {answer}, image {index}"
-
-
-def tiles(file: Path, most: int) -> list[str]:
-    """The first square tiles of a strip as data URIs, encoded anew: nothing else of the file gets through."""
-    found = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(file, formats=["PNG"]) as strip:
-            side = strip.height
-            if side > LARGEST or strip.width > 100 * LARGEST:
-                raise ValueError(f"{file.name} is too large ({strip.width}x{strip.height})")
-            image = strip.convert("L" if strip.mode in ("1", "L") else "RGB")
-    for place in range(min(most, image.width // side)):
-        content = io.BytesIO()
-        image.crop((place * side, 0, (place + 1) * side, side)).save(content, "PNG", optimize=True)
-        found.append("data:image/png;base64," + base64.b64encode(content.getvalue()).decode())
-    return found

@@ -117,6 +117,7 @@ class Table:
         base, _, change = self.setting.partition(",")
         command = self.recipe.command
         command += f" --setting {base}" if base != "short" and list(self.recipe.settings) != [base] else ""
+        command += f" {needs}" if (needs := self.recipe.needs.get(base)) else ""
         command += f" --split {self.split}" if self.split != "test" else ""
         command += f" --change {change.replace(',', ' ')}" if change else ""
         return command if self.recipe.command else ""
@@ -128,25 +129,33 @@ class Table:
         return [row for row in self.recipe.rows if row in expected or self._measured(row)]
 
     @property
+    def columns(self) -> Sequence[Named]:
+        """Those of the setting, and others that have results."""
+        base, _, _ = self.setting.partition(",")
+        names = self.recipe.columns_of.get(base)
+        measured = {column for (_, column), entry in self.entries.items() if entry.results}
+        return [column for column in self.recipe.columns if names is None or column.name in {*names, *measured}]
+
+    @property
     def _expected(self) -> Sequence[Named]:
         base, _, _ = self.setting.partition(",")
         names = self.recipe.rows_of.get(base)
         return [row for row in self.recipe.rows if names is None or row.name in names]
 
     def _measured(self, row: Named) -> bool:
-        return any(self.entry(row, column).results for column in self.recipe.columns)
+        return any(self.entry(row, column).results for column in self.columns)
 
     def entry(self, row: Named, column: Named) -> Entry:
         return self.entries[row.name, column.name]
 
     def cells(self) -> Iterator[tuple[Named, Named, Entry]]:
         for row in self.rows:
-            for column in self.recipe.columns:
+            for column in self.columns:
                 yield row, column, self.entry(row, column)
 
     @property
     def has_paper(self) -> bool:
-        return any(map(self.of_paper, self.recipe.columns))
+        return any(map(self.of_paper, self.columns))
 
     def of_paper(self, column: Named) -> bool:
         """Whether the paper has a number in this column."""
@@ -176,7 +185,7 @@ class Table:
                     f"{row.title} on {column.title}: rows of other settings left out: {entry.left_out} "
                     "(those of the newest settings are shown)."
                 )
-        for column in self.recipe.columns:
+        for column in self.columns:
             steps = sorted({step for row in self.rows for step in self.entry(row, column).steps})
             if len(steps) > 1:
                 remarks.append(
@@ -242,7 +251,7 @@ def _mark_best(entries: dict[tuple[str, str], Entry], column: Sequence[tuple[str
 
 def _pairs(table: Table, a: str, b: str) -> Iterator[Pair]:
     first, second = (next(row for row in table.rows if row.name == name) for name in (a, b))
-    for column in table.recipe.columns:
+    for column in table.columns:
         if column.name in table.recipe.uncompared:
             continue
         rows = [table.entry(first, column), table.entry(second, column)]
@@ -391,14 +400,14 @@ def no_rows(recipe: Recipe) -> str:
 
 def _rich(table: Table) -> RichTable:
     shown = _new(table.title, "model")
-    for column in table.recipe.columns:
+    for column in table.columns:
         shown.add_column(Text(column.title), justify="right", no_wrap=True)
         if table.of_paper(column):
             shown.add_column("paper", justify="right", no_wrap=True)
             shown.add_column("gap", justify="right", no_wrap=True)
     for row in table.rows:
         cells = [Text(row.title)]
-        for column in table.recipe.columns:
+        for column in table.columns:
             entry = table.entry(row, column)
             style = "bold" if entry.best else "" if entry.results else "dim"
             cells.append(Text(("* " if entry.best else "") + value(entry), style))
@@ -457,7 +466,7 @@ def _trainings(table: Table) -> list[tuple[Named, str, Entry]]:
     """What was trained: a network for each cell, or one for all columns of a row, which is then paid for once."""
     if not table.recipe.trains_once:
         return [(row, column.title, entry) for row, column, entry in table.cells() if entry.results]
-    by_row = [(row, [table.entry(row, column) for column in table.recipe.columns]) for row in table.rows]
+    by_row = [(row, [table.entry(row, column) for column in table.columns]) for row in table.rows]
     fullest = [(row, max(entries, key=lambda entry: len(entry.results))) for row, entries in by_row if entries]
     return [(row, "all", entry) for row, entry in fullest if entry.results]
 
@@ -501,12 +510,12 @@ def _markdown(recipe: Recipe) -> Iterator[str]:
     for table in found:
         yield f"**{_escaped(table.title)}**"
         heads = ["model"]
-        for column in recipe.columns:
+        for column in table.columns:
             heads += [column.title, "paper", "gap"] if table.of_paper(column) else [column.title]
         lines = []
         for row in table.rows:
             cells = [_escaped(row.title)]
-            for column in recipe.columns:
+            for column in table.columns:
                 entry = table.entry(row, column)
                 cells.append(f"**{value(entry)}**" if entry.best else value(entry))
                 if table.of_paper(column):

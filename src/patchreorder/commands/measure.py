@@ -41,7 +41,7 @@ def measure(
     threads: int = 0,
     workers: int | None = None,
 ) -> None:
-    """Say how invariant a network is to turns and shifts, layer by layer: tables, numbers and a page with pictures.
+    """Say how invariant a network is to turns and shifts, layer by layer: tables, numbers, a page.
 
     Every image goes through the network as it is, turned from -45 to 45 degrees and shifted from -20 to 20 %.
 

@@ -197,10 +197,10 @@ def _drawn(table: Table, panels: Sequence[Panel], axes: Axes) -> Drawing:
     parts = [*head, *legend]
     for place, panel in enumerate(panels):
         left = MARGIN + wide * (place % across)
-        upper = top + (TALL + 92) * (place // across)
+        upper = top + (TALL + 104) * (place // across)
         own = spans if axes.shared else _spans([panel])
         parts += _panel(panel, axes, left, upper, wide, xs, own, first=place % across == 0)
-    bottom = top + (TALL + 92) * math.ceil(len(panels) / across)
+    bottom = top + (TALL + 104) * math.ceil(len(panels) / across)
     foot, bottom = _foot(table, WIDTH, bottom)
     return _finished(table, [*parts, *foot], WIDTH, bottom)
 

@@ -232,3 +232,11 @@ def test_generated_digits_can_be_told_apart():
     alike = labels[:, None] == labels
     assert same[alike].min() == 1
     assert same[~alike].min() < 0.9
+
+
+def test_centred_digits_lie_in_the_middle_of_the_canvas_of_t():
+    plain, centred = (datasets.generated(name, count=6).batch(torch.arange(6))[0] for name in ("mnist", "mnist-c"))
+    assert torch.equal(centred[..., 7:35, 7:35], plain)
+    assert centred.count_nonzero() == plain.count_nonzero()  # nothing else is on it
+    turned, both = (datasets.generated(name, count=6).batch(torch.arange(6))[0] for name in ("mnist-r", "mnist-cr"))
+    assert torch.equal(both[..., 7:35, 7:35], turned)

@@ -224,3 +224,16 @@ def test_shipped_weights_are_small():
 def test_a_row_that_is_not_shipped_is_named():
     with pytest.raises(ValueError, match="no row of fcn for mnist is shipped"):
         shipped.row("fcn", "mnist")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("pr_cnn", {"layer": "align", "place": "input"}), ("c4_cnn", {"layer": "orient", "align": True})],
+)
+def test_an_aligned_network_answers_the_same_wherever_the_digit_is(name, options):
+    model = create_model(name, dataset="mnist-t", **options).eval()
+    x = torch.zeros(3, 1, 42, 42)
+    x[..., 7:35, 7:35] = torch.rand(3, 1, 28, 28)
+    assert torch.equal(model(x.roll((5, -7), (2, 3))), model(x))
+    other = create_model(name, dataset="mnist-t").eval()
+    assert not torch.allclose(other(x.roll((5, -7), (2, 3))), other(x), atol=1e-3)

@@ -149,6 +149,12 @@ def test_the_smoke_form_gives_one_whole_row_for_every_cell(smoke, name):
         assert row.details["resumed"] == 0
 
 
+def test_trained_upright_an_aligned_network_makes_the_same_mistakes_on_shifted_digits(smoke):
+    wrong = {(row.row, row.column): row.errors for row in smoke["upright"][3]}
+    assert wrong["align", "T"] == wrong["align", "Ori"]
+    assert wrong["cnn", "T"] != wrong["cnn", "Ori"]  # trained on upright digits for all columns
+
+
 @pytest.mark.parametrize("name", recipes.NAMES)
 def test_the_facts_are_whole(smoke, name):
     recipe, out, _, rows = smoke[name]

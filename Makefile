@@ -30,7 +30,7 @@ test: check ## the checks and every fast test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 test-all: check ## also the slow tests
-	$(BIN)/pytest -m ''
+	$(BIN)/pytest -m '' --timeout 3600 -o faulthandler_timeout=3660
 
 bench: setup ## speed of the operator against x.clone() and its peers, of training against the plain CNN, of decoding, of search, of the playground
 	$(BIN)/python benchmarks/operator.py --out runs/bench

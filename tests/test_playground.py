@@ -783,6 +783,8 @@ def browser():
         pytest.skip("there is no chromium: `apt-get install chromium`, or name one in the variable CHROMIUM")
     with sync.sync_playwright() as playwright:
         flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        # Nothing that the browser does for itself, which asks for servers of its maker.
+        flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
         opened = playwright.chromium.launch(executable_path=place, args=flags)
         yield opened
         opened.close()

@@ -85,7 +85,10 @@ def test_reordering_stands_where_it_should(place, dataset):
     options = {"grid": 2, "per_channel": False, "energy": "l1"}
     model, x = create_model("pr_cnn", dataset=dataset, place=place, **options), images(dataset)
     maps = patch_reorder(x, **options) if place == "input" else x
-    maps = F.max_pool2d(F.relu(model.conv1(maps)), 2, 2, ceil_mode=True)
+    maps = F.relu(model.conv1(maps))
+    if place == "conv1":
+        maps = patch_reorder(maps, **options)
+    maps = F.max_pool2d(maps, 2, 2, ceil_mode=True)
     maps = model.conv2(maps)
     if place == "conv":
         maps = patch_reorder(maps, **options)

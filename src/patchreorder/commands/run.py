@@ -42,7 +42,8 @@ def run(
     Args:
         recipe: the table or figure: table1, ablations, family and upright (layers past the paper's), table2 (ImageNet),
             table2_grocery (any photographs in class folders), table2_cifar10, table3 (UK-Bench), fig_propagation
-            (Figure 1), fig_redundancy (Figure 2), fig_invariance, fig_featuremaps, fig_layers.
+            (Figure 1), fig_redundancy (Figure 2), fig_invariance, fig_featuremaps, fig_layers, fig_layers_mnist,
+            fig_layers_imagenet.
         setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download); wide is
             with fc6 and fc7 of 4096, trained is table3 with those layers, chance is fig_redundancy of random weights.
             Figures also have those that name the networks: trained (table1's), cifar10, grocery, mnist_r, mnist_t, and

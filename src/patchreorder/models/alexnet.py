@@ -42,6 +42,8 @@ PIXELS = 6 * 6  # of the map behind the last pool
 TURNED = (1, 2, 5)  # the convolutions that SI-CNN replaces
 # Where to reorder -> the layer it comes after, and the side of its maps.
 PLACES = {"conv5": ("relu5", 13), "pool5": ("pool5", 6), "input": ("normalise", 224)}
+PLACES |= {"conv1": ("relu1", 54), "conv2": ("relu2", 27), "conv3": ("relu3", 13), "conv4": ("relu4", 13)}
+BEHIND = ("conv5", "pool5")  # no convolution comes after these
 
 
 class Shape(NamedTuple):
@@ -202,14 +204,15 @@ def alexnet_pr(
 ) -> AlexNet:
     """AlexNet with reordering at its fifth convolution, after its ReLU ("conv5", the paper's) or its pool ("pool5").
 
-    `layer` puts another of the family there, or at the input behind the normalisation, by name (see `create_layer`).
-    Where it leaves less than maps, as ranked does, it stands at conv5 instead of the pool, and fc6 gets what it leaves.
+    Other places: after the ReLU of "conv1" to "conv4", and the "input", normalised. `layer` puts another of
+    the family there, by name (see `create_layer`). Where it leaves less than maps, as ranked does, it stands at conv5
+    instead of the pool, and fc6 gets what it leaves.
     """
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
     settings, usual = Settings(grid, levels, energy, per_channel, descending), Settings(levels=2)
     name, side = PLACES[place]
-    made, length = chosen(layer, settings, usual, side=side, place=place, before_convolutions=place == "input")
+    made, length = chosen(layer, settings, usual, side=side, place=place, before_convolutions=place not in BEHIND)
     if place == "conv5" and length is not None:
         return alexnet(global_pool=made, length=length, **options)
     model = alexnet(length=length, **options)

@@ -37,7 +37,7 @@ from .thin_conv import ThinConv2d
 SIZES = {"mnist": 28, "mnist-r": 28, "mnist-t": 42, "mnist-rts": 42, "mnist-c": 42, "mnist-cr": 42}
 CLASSES = 10
 FILTERS = 64
-PLACES = ("conv", "relu", "pool", "input")
+PLACES = ("conv", "relu", "pool", "input", "conv1")
 C4_PLACES = ("orientation", "pool", "input")
 
 
@@ -86,19 +86,22 @@ def pr_cnn(
 ) -> nn.Module:
     """The CNN with reordering at its second convolution: after the convolution, its ReLU, or the pool (`place`).
 
-    `layer` puts another of the family there, or at the input, by name (see `create_layer`). Where it leaves less than
-    maps, as ranked does, the classifier gets what it leaves, and before the pool it stands instead of the pool.
+    At "conv1" it stands after the ReLU of the first. `layer` puts another of the family there, or at the input, by name
+    (see `create_layer`). Where it leaves less than maps, as ranked does, the classifier gets what it leaves, and before
+    the pool it stands instead of the pool.
     """
     first, end = _sides(size)
-    sides = {"conv": first - 6, "relu": first - 6, "pool": end, "input": size}
+    sides = {"conv": first - 6, "relu": first - 6, "pool": end, "input": size, "conv1": size - 8}
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
     settings = Settings(grid, levels, energy, per_channel, descending)
-    made, length = chosen(
-        layer, settings, Settings(), side=sides[place], place=place, before_convolutions=place == "input"
-    )
+    before = place in ("input", "conv1")
+    made, length = chosen(layer, settings, Settings(), side=sides[place], place=place, before_convolutions=before)
     if place == "input":
         return nn.Sequential(OrderedDict([("reorder", made), *_network(size).named_children()]))
+    if place == "conv1":
+        first_pool = {"relu1": nn.ReLU(), "reorder": made, "pool1": _pool()}
+        return _network(size, pooled=lambda number: first_pool if number == 1 else _pooled(number))
     after: dict[str, dict[str, nn.Module]] = {
         "conv": {"reorder": made, "pool2": _pool(), "relu2": nn.ReLU()},
         # The second ReLU changes no value. Without it the pool would get the classifier's gradient in another memory

@@ -23,6 +23,8 @@ NAMES = {
     "fig_invariance": "the invariance score of every layer",
     "fig_featuremaps": "feature maps of an image as it is, turned and shifted, before and after reordering",
     "fig_layers": "accuracy with the module at each convolution, on CIFAR-10",
+    "fig_layers_mnist": "error with the module at each convolution, on turned and shifted MNIST digits",
+    "fig_layers_imagenet": "accuracy with the module at each convolution of AlexNet, on ImageNet",
 }
 
 

@@ -2,12 +2,16 @@
 
     patchreorder run fig_layers [--rows none conv1_4x4 conv5_2x2] [--out runs/fig_layers]
 
-The paper trains AlexNet on ImageNet for each; here it is the five-convolution network of table2_cifar10, trained as
-there. 4x4: one level of 4x4 patches (the paper's l = 1); 2x2: 2x2 patches of 2x2 patches (its l = 2). Maps are 32x32 at
-conv1, 16x16 at conv2 and 8x8 behind. About 80 seconds of one core a pass and row: 1.5 core-hours for the 11 rows.
+The paper trains AlexNet on ImageNet for each (fig_layers_imagenet); here it is the five-convolution network of
+table2_cifar10, trained as there; fig_layers_mnist is the same on digits. 4x4: one level of 4x4 patches (the paper's
+l = 1); 2x2: 2x2 patches of 2x2 patches (its l = 2). Maps are 32x32 at conv1, 16x16 at conv2 and 8x8 behind. About 80
+seconds of one core a pass and row: 1.5 core-hours for the 11 rows.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from patchreorder.engine.train import Training
 
@@ -16,23 +20,43 @@ from .classification import changed
 from .pictures import CURVES, Plan, measure, parameters
 from .spec import Recipe, Row, Setting
 
-LAYERS = ("conv1", "conv2", "conv3", "conv4", "conv5")
 GRIDS = {"4x4": ("4x4 patches", {"grid": 4, "levels": 1}), "2x2": ("2x2 of 2x2 patches", {"grid": 2, "levels": 2})}
-ROWS = (
-    Row(name="none", title="none", model="cifar_cnn", about="no reordering"),
-    *(
-        Row(
-            name=f"{layer}_{grid}",
-            title=f"{layer}, {title}",
-            model="cifar_pr",
-            options={"place": layer, **options},
-            about=f"{title} reordered after the ReLU of {layer}",
-        )
-        for grid, (title, options) in GRIDS.items()
-        for layer in LAYERS
-    ),
-)
 EPOCHS = 6
+
+
+def rows(plain: str, reordered: str, places: Mapping[str, str]) -> tuple[Row, ...]:
+    """A row without the module, and for both grids one at every layer; `places` has what the models call it."""
+    return (
+        Row(name="none", title="none", model=plain, about="no reordering"),
+        *(
+            Row(
+                name=f"{layer}_{grid}",
+                title=f"{layer}, {title}",
+                model=reordered,
+                options={"place": place, **options},
+                about=f"{title} reordered after the ReLU of {layer}",
+            )
+            for grid, (title, options) in GRIDS.items()
+            for layer, place in places.items()
+        ),
+    )
+
+
+def comparisons(layers: Sequence[str]) -> list[tuple[str, str]]:
+    """Every place with none, and at every place two levels with one."""
+    reordered = [(f"{layer}_{grid}", "none") for grid in GRIDS for layer in layers]
+    return reordered + [(f"{layer}_2x2", f"{layer}_4x4") for layer in layers]
+
+
+def figure(layers: Sequence[str], n: str) -> dict[str, Any]:
+    return {
+        "kind": "places",
+        "x": "reordered after",
+        "n": n,
+        "places": list(layers),
+        "lines": {title: [f"{layer}_{grid}" for layer in layers] for grid, (title, _) in GRIDS.items()},
+        "level": "none",
+    }
 
 
 def _short(row: str, column: str) -> Plan:
@@ -44,6 +68,7 @@ def _smoke(row: str, column: str) -> Plan:
     return Plan(training=training, view="cifar10-train", images=16, tested=8, curve_images=4, generated=True)
 
 
+LAYERS = ("conv1", "conv2", "conv3", "conv4", "conv5")
 RECIPE = Recipe(
     name="fig_layers",
     title="Where to reorder: each convolution, one level and two",
@@ -52,7 +77,7 @@ RECIPE = Recipe(
     "AlexNet on ImageNet.",
     metric="accuracy %",
     better="higher",
-    rows=ROWS,
+    rows=rows("cifar_cnn", "cifar_pr", {layer: layer for layer in LAYERS}),
     columns=table2_cifar10.COLUMNS,
     settings={
         "short": Setting(
@@ -64,16 +89,8 @@ RECIPE = Recipe(
     measure=measure,
     parameters=parameters,
     change=changed,
-    compare=[(row.name, "none") for row in ROWS if row.name != "none"]
-    + [(f"{layer}_2x2", f"{layer}_4x4") for layer in LAYERS],
+    compare=comparisons(LAYERS),
     curves=CURVES,
-    figure={
-        "kind": "places",
-        "x": "reordered after",
-        "n": "test pictures",
-        "places": list(LAYERS),
-        "lines": {title: [f"{layer}_{grid}" for layer in LAYERS] for grid, (title, _) in GRIDS.items()},
-        "level": "none",
-    },
+    figure=figure(LAYERS, "test pictures"),
     trains_once=True,
 )

@@ -9,7 +9,7 @@ from patchreorder.data.photos import Photos
 from patchreorder.engine import checkpoint
 from patchreorder.engine.train import Training
 from patchreorder.models import saved
-from patchreorder.models.alexnet import PLACES
+from patchreorder.models.alexnet import BEHIND, PLACES
 from patchreorder.models.placing import place_layer
 from patchreorder.named import MEMBERS, read_layer
 
@@ -37,7 +37,7 @@ def reordering(text: str) -> dict[str, Any]:
         layer = f"reorder:{layer}"
     try:
         name, options = read_layer(layer)
-        place_layer(layer, side=PLACES[place][1], place=place, before_convolutions=place == "input")
+        place_layer(layer, side=PLACES[place][1], place=place, before_convolutions=place not in BEHIND)
     except ValueError as error:
         raise ValueError(f"reorder ({text!r}): {error}") from None
     # Options of reorder as they always were: cells that were measured are known by them, and saved classifiers.

@@ -168,7 +168,7 @@ class Features:
 
 def _own_trunk(row: Row) -> Any:
     """What a row differs in from AlexNet before the fifth convolution's answer, if it does."""
-    if row.options.get("place") == "input":
+    if row.options.get("place", "conv5") not in alexnet.BEHIND:
         return [row.model, dict(row.options)]
     return row.model if row.model in OWN_TRUNK else ""
 

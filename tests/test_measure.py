@@ -565,6 +565,15 @@ def test_two_networks_side_by_side(monkeypatch, tmp_path, capsys):
     assert "pr_cnn" in capsys.readouterr().out
 
 
+def test_the_order_alone_is_told_too(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gallery.datasets, "mnist", lambda name, **options: generated(name, count=20))
+    document = run("pr_cnn", "--images", "mnist", "--transforms", "rotate", "--measures", "order")
+    changed = [row["value"] for row in document["rows"] if row["measure"] == "order"]
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "reorder" in line)
+    assert f"{sum(changed) / len(changed):.1f}" in line
+
+
 @pytest.mark.parametrize(
     ("args", "why"),
     [

@@ -14,6 +14,7 @@ from rich.console import Console
 from patchreorder import recipes, results
 from patchreorder.__main__ import main
 from patchreorder.data import ukbench, weights
+from patchreorder.data.photos import generated as drawn
 from patchreorder.data.ukbench import UKBench
 from patchreorder.engine import checkpoint, memory
 from patchreorder.engine.describe import describe, ready
@@ -41,11 +42,12 @@ def photos(tmp_path_factory):
 
 def test_every_descriptor_is_a_row_and_is_compared_with_the_global_average():
     rows = {row.name: row for row in TABLE3.rows}
-    assert {row.model for row in TABLE3.rows if "layer" not in row.options} == set(DESCRIPTORS)
+    named = {row.model for row in TABLE3.rows if "layer" not in row.options and ":" not in row.model}
+    assert named == set(DESCRIPTORS)
     for name in TABLE3.settings["short"].rows:
         backbone = rows[name].model.split("/")[0]
         assert (name, f"{backbone}_gap") in TABLE3.compare or name.endswith("_gap")
-    assert set(TABLE3.settings["short"].rows) | set(TABLE3.settings["trained"].rows) == set(rows)
+    assert {name for each in ("short", "candidates", "trained") for name in TABLE3.settings[each].rows} == set(rows)
 
 
 def test_the_papers_rows_are_there():
@@ -137,11 +139,41 @@ def test_what_is_missing_is_asked_for(photos, tmp_path):
         spec.run(TABLE3, data=photos, **one)
     with pytest.raises(ValueError, match=r"holds no trained cnn of setting short and seed 0: `patchreorder"):
         spec.run(TABLE3, data=photos, means=Means(trained=tmp_path), **one)
-    with pytest.raises(ValueError, match=r"split \(validation\) must be test"):
-        spec.run(TABLE3, data=photos, split="validation", **one)
+    with pytest.raises(ValueError, match=r"table3 needs --data DIR, class folders"):
+        spec.run(TABLE3, split="validation", **one)
     (tmp_path / "none").mkdir()
     with pytest.raises(ValueError, match="holds no such file; expected are"):
         spec.run(TABLE3, data=tmp_path / "none", **one)
+
+
+def test_settings_are_chosen_on_class_folders(tmp_path):
+    """Of every class four photographs are a group, and no class is twice in a gallery."""
+    data = folder_of(tmp_path / "data", images=9)
+    for file in sorted((data / "train" / "class-0001").iterdir())[6:]:
+        file.unlink()
+    first, second = UKBench.galleries(data, most=4)
+    listed = {name: sorted(f"{name}/{file.name}" for file in (data / "train" / name).iterdir()) for name in NAMED}
+    assert first.names == listed["class-0000"][:4] + listed["class-0001"][:4]
+    assert second.names == listed["class-0000"][4:8]
+    assert first.groups.tolist() == [0] * 4 + [1] * 4
+    out = tmp_path / "out"
+    cell = {"rows": ["alexnet_gap"], "columns": ["mixed"], "setting": "smoke", "split": "validation"}
+    spec.run(TABLE3, out=out, data=data, **cell)
+    (row,) = results.read(out / "table3.jsonl").results
+    assert (row.n, row.split, row.details["groups"]) == (12, "validation", 3)
+    assert row.details["scores"][8:] == [4] * 4  # nobody else is in the second gallery
+    assert row.value == sum(row.details["scores"]) / 12
+    with pytest.raises(ValueError, match="has no class with 4 training pictures"):
+        UKBench.galleries(folder_of(tmp_path / "few", images=3), most=1)
+
+
+NAMED = ("class-0000", "class-0001")
+
+
+def folder_of(root, *, images):
+    for part in ("train", "val"):
+        drawn(root / part, classes=len(NAMED), images=images)
+    return root
 
 
 # ---- fully connected layers ------------------------------------------------------------------------
@@ -365,6 +397,6 @@ def test_the_facts_name_the_rows_of_settings():
     assert found["wide"] == [
         f"{network}_{layer}" for network in ("cnn", "pr_cnn", "pr_cnn_fine") for layer in ("fc6", "fc7")
     ]
-    assert "smoke" not in found
-    plain = dataclasses.replace(TABLE3, settings={"smoke": TABLE3.settings["smoke"]})
+    assert "alexnet_mean3" not in found["smoke"]
+    plain = dataclasses.replace(TABLE3, settings={"smoke": dataclasses.replace(TABLE3.settings["smoke"], rows=None)})
     assert plain.facts()["rows_of"] == {}

@@ -87,6 +87,36 @@ class UKBench:
         photos = Photos(listing, torch.tensor(kept), "Ori", workers=workers)
         return cls(photos, view, tuple(incomplete), tuple(foreign))
 
+    @classmethod
+    def galleries(cls, root: Path, *, most: int, workers: int = 0) -> list[UKBench]:
+        """Class folders as images in groups of four, to choose settings on: no class is in a gallery twice.
+
+        The first gallery has of every class its first four training pictures by name, the second the next four, and so
+        on. Classes with too few pictures for a gallery are not in it.
+
+        Args:
+            root: class folders, see `Photos.open`.
+            most: how many galleries, if there are pictures for them.
+            workers: see `open`.
+
+        Raises:
+            ValueError: if no class has four pictures.
+        """
+        photos = Photos.open(root, "train", view="Ori", workers=workers)
+        names, own = (
+            photos.names,
+            [(photos.labels == label).nonzero()[:, 0].tolist() for label in range(len(photos.classes))],
+        )
+        sorted_own = [sorted(places, key=names.__getitem__) for places in own]
+        found = []
+        for first in range(0, GROUP * most, GROUP):
+            groups = [places[first : first + GROUP] for places in sorted_own if len(places) >= first + GROUP]
+            if groups:
+                found.append(cls(replace(photos, chosen=photos.chosen[torch.tensor(groups).flatten()])))
+        if not found:
+            raise ValueError(f"{root} has no class with {GROUP} training pictures")
+        return found
+
     def __len__(self) -> int:
         return len(self.photos)
 

@@ -26,6 +26,7 @@ from .spec import Job
 from .trained import generated_network, load_trained, seeded, trained_network
 
 LAYERS = {"fc6": "relu6", "fc7": "relu7"}  # what they say is taken behind their ReLU
+GALLERIES = 4  # of class folders, to choose on
 ROOM = 1 << 29  # numbers of maps that are kept for the rows that share them
 
 
@@ -61,7 +62,7 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
 
 def identify(data: Path | None, plan: Plan, split: str) -> str:
     """Which images a cell is about, by their names."""
-    return "" if data is None else digest(_opened(data).names)
+    return "" if data is None else digest([name for images in _opened(data, split) for name in images.names])
 
 
 class Measure:
@@ -76,20 +77,19 @@ class Measure:
         self.told: set[Path] = set()
 
     def __call__(self, job: Job) -> Result:
-        if job.cell.split != "test":
-            raise ValueError(f"split ({job.cell.split}) must be test: nothing is trained here, so nothing is held out")
-        images = self.images(job)
+        galleries = self.galleries(job)
         model = self.model(job)
-        show = job.screen.count(f"{job.row.title}, {job.column.title}", len(images))
+        show = job.screen.count(f"{job.row.title}, {job.column.title}", sum(map(len, galleries)))
         begun, cpu_begun = time.perf_counter(), time.process_time()
-        features = self.features(model, images, world=job.world, report=show)
+        features = [self.features(model, images, world=job.world, report=show) for images in galleries]
         seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
-        counts, mean = ns_score(features, images.groups)
+        scores = [ns_score(own, images.groups)[0] for own, images in zip(features, galleries, strict=True)]
+        counts = torch.cat(scores)
         return Result(
             **job.cell._asdict(),
             metric="NS-score",
-            value=mean,
-            n=len(images),
+            value=counts.double().mean().item(),
+            n=len(counts),
             steps=0,
             seconds=round(seconds, 1),
             cpu_seconds=round(cpu_seconds, 1),
@@ -101,7 +101,7 @@ class Measure:
                 "weights": fingerprint(model),
                 "scores": counts.tolist(),  # of every query, so that rows can be compared
                 "together": GROUP,
-                "groups": len(images) // GROUP,
+                "groups": len(counts) // GROUP,
                 "batch": BATCH,
                 "threads": torch.get_num_threads(),
                 "processes": job.world.size,
@@ -128,7 +128,8 @@ class Measure:
         with torch.inference_mode():
             return torch.cat([model.pooled(_laid_out(part, world)).cpu() for part in maps.split(BATCH)])
 
-    def images(self, job: Job) -> UKBench:
+    def galleries(self, job: Job) -> list[UKBench]:
+        """The images to search among; for validation, parts of class folders, each by itself."""
         folder = job.data
         if folder is None and job.plan.generated:
             folder = job.out / "generated"
@@ -136,13 +137,17 @@ class Measure:
                 ukbench.generated(folder, groups=2)
             job.world.wait()
         if folder is None:
-            raise ValueError(f"{job.cell.recipe} needs --data DIR, a folder with UK-Bench's files ukbenchNNNNN.jpg")
-        found = _opened(folder)
-        for line in found.remarks() if folder not in self.told else ():
+            wanted = "a folder with UK-Bench's files ukbenchNNNNN.jpg" if job.cell.split == "test" else "class folders"
+            raise ValueError(f"{job.cell.recipe} needs --data DIR, {wanted}")
+        opened = _opened(folder, job.cell.split)
+        for line in opened[0].remarks() if folder not in self.told else ():
             job.screen.say(line)
         self.told.add(folder)
-        found = replace(found, view=job.column.dataset, photos=replace(found.photos, workers=job.means.workers))
-        return found if job.plan.groups is None else found.first(job.plan.groups)
+        seen = [
+            replace(images, view=job.column.dataset, photos=replace(images.photos, workers=job.means.workers))
+            for images in opened
+        ]
+        return seen if job.plan.groups is None else [images.first(job.plan.groups) for images in seen]
 
     def model(self, job: Job) -> Descriptor:
         """The row's network; what is to be fetched is fetched by one process before all others ask for it."""
@@ -165,8 +170,8 @@ def _laid_out(maps: Tensor, world: World) -> Tensor:
 
 
 @functools.lru_cache(maxsize=2)
-def _opened(folder: Path) -> UKBench:
-    return UKBench.open(folder)
+def _opened(folder: Path, split: str) -> list[UKBench]:
+    return [UKBench.open(folder)] if split == "test" else UKBench.galleries(folder, most=GALLERIES)
 
 
 def _model(job: Job) -> Descriptor:

@@ -3,6 +3,7 @@
     patchreorder run table3 --data UKBENCH [--weights FILE] [--out runs/table3]
     patchreorder run table3 --data UKBENCH --setting trained --trained runs/table2_grocery [--weights FILE]
     ... --change layer=pool5  # any other layer of the trained networks
+    patchreorder run table3 --setting candidates --split validation --data GROCERY [--weights FILE]
 
 The paper's table, for 2,550 groups and networks trained on ImageNet:
 
@@ -20,8 +21,9 @@ there is less to be mistaken for: numbers of 250 groups cannot be compared with 
 
 `short` asks how to make a descriptor of a trained network's last maps with no further training; each row is compared
 with global averages. `trained` and `wide` have the paper's layers, of the classifiers that table2_grocery trained on
-ImageNet's convolutions. `paper` is the paper's table: all groups, and networks that `table2 --setting paper` trained;
-not run by us.
+ImageNet's convolutions. `candidates` are pools to choose among, on photographs that are not UK-Bench's: of every class
+folder the first four training photographs are a group, and the next four one of another gallery, for four galleries.
+`paper` is the paper's table: all groups, and networks that `table2 --setting paper` trained; not run by us.
 """
 
 from __future__ import annotations
@@ -42,6 +44,19 @@ _ALEXNET = {
         "AlexNet, ranked averages",
         "averages of 3x3 at every second place, sorted, weighted by rank ** -0.5; ours",
     ),
+}
+# Windows of so many pixels at every second place, sorted and weighted by rank ** -0.5, or their mean.
+_CANDIDATES = {
+    f"{name}{side}": (
+        f"AlexNet, {title} of {side}x{side}",
+        f"{side}x{side} averages, {about}",
+        f"smooth={side},stride=2,{last}",
+    )
+    for side in (3, 5, 7, 9, 11)
+    for name, title, about, last in (
+        ("windows", "ranked averages", "sorted, weighted by rank ** -0.5", "weights=-0.5"),
+        ("mean", "mean of averages", "their mean: the border counts less", "mean=true"),
+    )
 }
 _EFFICIENTNET = {
     "flatten": ("EfficientNet-lite0", "its last 7x7 maps as they are"),
@@ -65,6 +80,10 @@ MAPS = tuple(
         ("efficientnet", "EfficientNet-lite0", _EFFICIENTNET),
     )
     for pool, (title, about) in pools.items()
+)
+CANDIDATES = tuple(
+    Row(name=f"alexnet_{name}", title=title, about=f"AlexNet's conv5: {about}", model=f"alexnet/ranked:{options}")
+    for name, (title, about, options) in _CANDIDATES.items()
 )
 CONNECTED = tuple(
     Row(
@@ -98,7 +117,11 @@ PAPER = {
     "pr_cnn_fc7": {"Ori": 3.539},
 }
 COMPARE = (
-    [(row.name, "alexnet_gap") for row in MAPS if row.name.startswith("alexnet_") and row.name != "alexnet_gap"]
+    [
+        (row.name, "alexnet_gap")
+        for row in MAPS + CANDIDATES
+        if row.name.startswith("alexnet_") and row.name != "alexnet_gap"
+    ]
     + [(name, "efficientnet_gap") for name in ("efficientnet_flatten", "efficientnet_ranked")]
     + [("efficientnet_gap", "alexnet_gap")]
     + [(name, "alexnet_flatten") for name in ("alexnet_pr", "alexnet_ranked")]
@@ -113,13 +136,19 @@ RECIPE = Recipe(
     "itself included. Scores of fewer groups than the paper's 2,550 are higher, and cannot be compared with it.",
     metric="NS-score",
     better="higher",
-    rows=MAPS + CONNECTED,
+    rows=MAPS + CANDIDATES + CONNECTED,
     columns=COLUMNS,
     settings={
         "short": Setting(
             about="descriptors of ImageNet-trained maps, no further training",
             plan=lambda row, column: Plan(),
             rows=[row.name for row in MAPS],
+        ),
+        "candidates": Setting(
+            about="pools of AlexNet's maps to choose among, on class folders (--split validation)",
+            plan=lambda row, column: Plan(),
+            rows=["alexnet_gap", "alexnet_gem", "alexnet_rmac", "alexnet_ranked", *(row.name for row in CANDIDATES)],
+            like_paper=False,
         ),
         "trained": Setting(
             about="fc6 and fc7 of 512 of the classifiers that table2_grocery trained on groceries (--trained DIR), on "
@@ -143,6 +172,7 @@ RECIPE = Recipe(
         "smoke": Setting(
             about="seconds, generated images and random weights: does it run",
             plan=lambda row, column: Plan(generated=True),
+            rows=[row.name for row in MAPS + CANDIDATES[-2:] + CONNECTED],
         ),
     },
     measure=measure,

@@ -102,8 +102,11 @@ class Document:
 
     def layers(self, model: str) -> list[str]:
         """The layers of a network that were measured, in its order."""
-        found = [row.layer for row in self.rows if row.model == model and row.layer and row.measure != "order"]
-        return list(dict.fromkeys(found))
+        # Rows of order come last, whatever the layer's place.
+        own = sorted(
+            (row for row in self.rows if row.model == model and row.layer), key=lambda row: row.measure == "order"
+        )
+        return list(dict.fromkeys(row.layer for row in own))
 
 
 class Rate(NamedTuple):
@@ -314,7 +317,7 @@ def _told_poses(document: Document) -> Iterator[tuple[str, list[str]]]:
 
 
 def _layers(document: Document, model: str) -> Table:
-    found = extremes(document)
+    found = extremes(document) if document.find(model, "similarity") else []
     grids = [grid for grid in document.grids if document.find(model, "invariance", grid=grid)]
     orders = {row.layer: row for row in document.find(model, "order")}
     table = Table(f"layer of {clean(model)}", title_justify="left")

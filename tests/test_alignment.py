@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from torch import nn
 from torch.nn import functional as F
 
-from patchreorder import ShiftAlign, align_shift, undo_reorder
+from patchreorder import ShiftAlign, align_shift, create_layer, undo_reorder
 from patchreorder.cycles import nearest_to_centroid, strongest, whole_energy
 
 nan, inf = float("nan"), float("inf")
@@ -300,7 +300,36 @@ def test_meta_symbolic_traces_copies_and_print():
     assert layer.state_dict() == {}
 
 
+def test_jitter_rolls_on_at_random_in_training_only(either):
+    layer, x = ShiftAlign(jitter=2), torch.rand(64, 3, 9, 12)
+    aligned = align_shift(x)
+    assert torch.equal(layer.eval()(x), aligned)
+    torch.manual_seed(1)
+    moved = layer.train()(x)
+    shifts = {}
+    for image, (before, after) in enumerate(zip(aligned, moved, strict=True)):
+        rolls = itertools.product(range(-2, 3), repeat=2)
+        (shifts[image],) = (
+            (down, right) for down, right in rolls if torch.equal(before.roll((down, right), (1, 2)), after)
+        )
+    assert {down for down, _ in shifts.values()} == {right for _, right in shifts.values()} == set(range(-2, 3))
+    assert len(set(shifts.values())) > 15  # of 25: both ways by themselves
+    torch.manual_seed(1)
+    assert torch.equal(layer(x), moved)
+    assert not torch.equal(layer(x), moved)
+    tiny = ShiftAlign(jitter=50)(x[:, :, :2, :3])
+    assert torch.equal(tiny.flatten(2).sort().values, x[:, :, :2, :3].flatten(2).sort().values)
+    traced = torch.fx.symbolic_trace(layer)
+    torch.manual_seed(1)
+    assert torch.equal(traced(x), moved)
+    assert repr(layer) == "ShiftAlign(energy='l2', per_channel=False, jitter=2)"
+    assert create_layer("align:jitter=2").jitter == 2
+
+
 def test_bad_arguments_are_named():
+    for jitter, error in ((-1, ValueError), (1.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match=rf"jitter \({jitter}\)"):
+            ShiftAlign(jitter=jitter)
     with pytest.raises(ValueError, match=r"energy \('max'\)"):
         ShiftAlign(energy="max")
     with pytest.raises(TypeError, match=r"per_channel \(1\)"):

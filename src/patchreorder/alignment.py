@@ -63,31 +63,46 @@ def align_shift(
     >>> torch.equal(align_shift(x.roll((2, 1), (2, 3))), align_shift(x))
     True
     """
-    check_maps("x", x)
-    _check(energy, per_channel)
-    if x.shape[-2] < 1 or x.shape[-1] < 1:
-        raise ValueError(f"x has no pixels to align: its maps are {x.shape[-2]}x{x.shape[-1]}")
-    maps = x.unsqueeze(0) if x.dim() == 3 else x
-    order = _order(maps, energy, per_channel)
-    z = move(maps, order)
-    if x.dim() == 3:
-        z, order = z.squeeze(0), order.squeeze(0)
+    z, order = _align(x, energy, per_channel)
     return (z, order) if return_order else z
 
 
-def _check(energy: str, per_channel: bool) -> None:
+def _align(x: Tensor, energy: Energy, per_channel: bool, *, jitter: int = 0) -> tuple[Tensor, Tensor]:
+    """The aligned maps, and the order; with `jitter` each image ends up to so many pixels from the middle."""
+    check_maps("x", x)
+    _check(energy, per_channel, jitter)
+    if x.shape[-2] < 1 or x.shape[-1] < 1:
+        raise ValueError(f"x has no pixels to align: its maps are {x.shape[-2]}x{x.shape[-1]}")
+    maps = x.unsqueeze(0) if x.dim() == 3 else x
+    order = _order(maps, energy, per_channel, jitter)
+    z = move(maps, order)
+    if x.dim() == 3:
+        z, order = z.squeeze(0), order.squeeze(0)
+    return z, order
+
+
+def _check(energy: str, per_channel: bool, jitter: int = 0) -> None:
     if energy not in ("l1", "l2"):
         raise ValueError(f"energy ({energy!r}) must be 'l1' or 'l2'")
     if not isinstance(per_channel, bool):
         raise TypeError(f"per_channel ({per_channel!r}) must be True or False")
+    if type(jitter) is not int:
+        raise TypeError(f"jitter ({jitter!r}) must be a whole number of pixels")
+    if jitter < 0:
+        raise ValueError(f"jitter ({jitter}) must be 0 (none) or more")
 
 
-def _order(x: Tensor, energy: Energy, per_channel: bool) -> Tensor:
+def _order(x: Tensor, energy: Energy, per_channel: bool, jitter: int) -> Tensor:
     height, width = x.shape[2:]
     small = not exporting() and height * width <= 256  # an exported size may change
     e = whole_energy(x, energy=energy, per_channel=per_channel)
-    row = _sources(nearest_to_centroid(e.sum(3, dtype=torch.float64)), height)  # b c h
-    column = _sources(nearest_to_centroid(e.sum(2, dtype=torch.float64)), width)
+    down, right = nearest_to_centroid(e.sum(3, dtype=torch.float64)), nearest_to_centroid(e.sum(2, dtype=torch.float64))
+    if jitter:
+        # One shift for all channels of an image, cut where the map ends: a roll by more would come round again.
+        moved = torch.randint(-jitter, jitter + 1, (2, len(x), 1), device=x.device)
+        down = down + moved[0].clamp(-(height // 2), height // 2)
+        right = right + moved[1].clamp(-(width // 2), width // 2)
+    row, column = _sources(down, height), _sources(right, width)  # b c h, b c w
     row, column = (place.to(torch.uint8 if small else torch.int32) for place in (row, column))
     return row.unsqueeze(3) * width + column.unsqueeze(2)
 
@@ -97,6 +112,7 @@ def _sources(centre: Tensor, size: int) -> Tensor:
     return wrapped(torch.arange(size, device=centre.device) + (centre - size // 2).unsqueeze(2), size)
 
 
+torch.fx.wrap("_align")
 torch.fx.wrap("align_shift")  # one node in a symbolic trace, which cannot look at sizes
 
 
@@ -109,6 +125,8 @@ class ShiftAlign(nn.Module):
     Args:
         energy: "l2" (squares) or "l1" (magnitudes).
         per_channel: align every channel by itself; False moves all channels together.
+        jitter: in training mode every image is rolled on by up to so many pixels, at random (torch's generator), down
+            and right, so that what follows learns the small shifts that noise leaves. In eval mode nothing is random.
 
     Raises:
         ValueError: an argument is out of range; when called, the maps have no pixels.
@@ -119,14 +137,18 @@ class ShiftAlign(nn.Module):
     ShiftAlign(energy='l2', per_channel=False)
     """
 
-    def __init__(self, energy: Energy = "l2", per_channel: bool = False) -> None:
+    def __init__(self, energy: Energy = "l2", per_channel: bool = False, jitter: int = 0) -> None:
         super().__init__()
-        _check(energy, per_channel)
+        _check(energy, per_channel, jitter)
         self.energy: Energy = energy
         self.per_channel = per_channel
+        self.jitter = jitter
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training and self.jitter:
+            return _align(x, self.energy, self.per_channel, jitter=self.jitter)[0]
         return align_shift(x, energy=self.energy, per_channel=self.per_channel)
 
     def extra_repr(self) -> str:
-        return f"energy={self.energy!r}, per_channel={self.per_channel}"
+        jitter = f", jitter={self.jitter}" if self.jitter else ""
+        return f"energy={self.energy!r}, per_channel={self.per_channel}{jitter}"

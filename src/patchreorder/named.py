@@ -55,7 +55,7 @@ MEMBERS: Mapping[str, Member] = {
             "mean": YES_NO,
         },
     ),
-    "align": Member(ShiftAlign, {"energy": ENERGY, "per_channel": YES_NO}),
+    "align": Member(ShiftAlign, {"energy": ENERGY, "per_channel": YES_NO, "jitter": NUMBER}),
     "orient": Member(
         OrientationReorder, {"orientations": NUMBER, "energy": ENERGY, "per_channel": YES_NO, "turn": YES_NO}
     ),

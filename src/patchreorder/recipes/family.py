@@ -30,6 +30,9 @@ ROWS = (
     _cnn("shares", "16 shares", "means of 16 shares of the sorted values, for the pool", "ranked:quantiles=16", "relu"),
     _cnn("windows", "sorted windows", "2x2 averages, sorted, for the pool", "ranked:smooth=2,stride=2", "relu"),
     _cnn("align", "aligned", "the image's centroid rolled to the middle", "align", "input"),
+    _cnn(
+        "jitter", "aligned, jitter", "the same, and rolled on by up to 2 pixels in training", "align:jitter=2", "input"
+    ),
     _cnn("align_maps", "aligned maps", "the maps' centroid rolled to the middle, before the pool", "align", "relu"),
     _c4("c4", "C4", "group convolutions of quarter turns, the strongest orientation at every place"),
     _c4("orient", "C4, oriented", "the strongest orientation of all to the front, maps turned back", layer="orient"),

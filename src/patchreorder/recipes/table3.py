@@ -85,7 +85,7 @@ CANDIDATES = tuple(
     Row(name=f"alexnet_{name}", title=title, about=f"AlexNet's conv5: {about}", model=f"alexnet/ranked:{options}")
     for name, (title, about, options) in _CANDIDATES.items()
 )
-# Of the sorted candidates and of the means that with the highest score over all columns (results/table3.jsonl, validation).
+# Of the sorted candidates, and of the means, that with the highest score over all columns (validation rows).
 CHOSEN = ("alexnet_windows9", "alexnet_mean9")
 CONNECTED = tuple(
     Row(

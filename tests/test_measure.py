@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from patchreorder import PatchReorder
+from patchreorder import PatchReorder, ShiftAlign
 from patchreorder.__main__ import main
 from patchreorder.data import gallery
 from patchreorder.data.datasets import generated
@@ -24,6 +25,7 @@ from patchreorder.engine.measure import forwards, measure
 from patchreorder.engine.networks import open_network
 from patchreorder.engine.watch import usual_layers, watch
 from patchreorder.models import alexnet, create_model, saved
+from patchreorder.named import FAMILY
 from patchreorder.report import measured, measured_page
 from patchreorder.report.measured import Document, Model, Row
 
@@ -205,7 +207,7 @@ def test_what_a_reordering_layer_is_given():
         assert torch.equal(outputs.layers["before 2"], outputs.layers["1"])
         assert torch.equal(outputs.given["2"], outputs.layers["1"])
         assert torch.equal(outputs.layers["2"].flatten(2).sort().values, outputs.layers["1"].flatten(2).sort().values)
-    with pytest.raises(ValueError, match=r"layer \('before 1'\): only what a PatchReorder is given"):
+    with pytest.raises(ValueError, match=r"layer \('before 1'\): only what a reordering layer is given"):
         measure(network, Images(5), grids=X, layers=["before 1"])
 
 
@@ -565,6 +567,39 @@ def test_two_networks_side_by_side(monkeypatch, tmp_path, capsys):
     assert "pr_cnn" in capsys.readouterr().out
 
 
+def test_a_layer_of_the_family_can_be_part_of_the_network(module, tmp_path, monkeypatch):
+    torch.save(create_model("pr_cnn", layer="align", place="input").state_dict(), tmp_path / "own.pt")
+    opened = open_network("pr_cnn", weights=tmp_path / "own.pt", layer="align", place="input")
+    assert opened.name == "pr_cnn (align at input)"
+    assert isinstance(opened.network.reorder, ShiftAlign)
+    put = open_network(f"{module}:build", layer="ranked:smooth=2,stride=2", place="0")
+    assert [type(layer).__name__ for layer in put.network.modules() if isinstance(layer, FAMILY)] == ["RankedPool"]
+    digits = generated("mnist-r", count=20)
+    found = measure(opened.network, digits, grids={"translate": translations(axes=["x"], most=0.04, step=0.04)})
+    assert {"before reorder", "reorder"} <= set(found.layers)
+    with pytest.raises(
+        ValueError, match=r"layer, place \(align, input\) of pr_cnn needs --weights FILE, trained with it"
+    ):
+        open_network("pr_cnn", layer="align", place="input")
+    with pytest.raises(ValueError, match=r"layer \(align\) and place \(None\): .* both are needed"):
+        open_network(f"{module}:build", layer="align")
+    with pytest.raises(ValueError, match=r"layer \(align\) cannot be put after nowhere of .*:build: "):
+        open_network(f"{module}:build", layer="align", place="nowhere")
+    with pytest.raises(ValueError, match=r"holds a whole network"):
+        open_network("some.onnx", layer="align", place="x")
+
+
+def test_weights_that_cannot_be_fetched_are_told(monkeypatch):
+    def offline(name, pretrained):
+        raise OSError("no way out")
+
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=offline))
+    with pytest.raises(
+        OSError, match=r"the weights of timm:resnet18 cannot be fetched: give a file with --weights \(no"
+    ):
+        open_network("timm:resnet18")
+
+
 def test_the_order_alone_is_told_too(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gallery.datasets, "mnist", lambda name, **options: generated(name, count=20))
@@ -587,7 +622,7 @@ def test_the_order_alone_is_told_too(monkeypatch, tmp_path, capsys):
         (["MODULE:build", "--images", "pictures", "--compare", "cnn"], "compare (cnn) takes grey images of 28x28, "),
         (["MODULE:build", "--images", "pictures"], "cannot take images of 3x224x224"),
         (["cnn", "--images", "mnist", "--measures", "order"], "measures (order) is of reordering layers, and none is"),
-        (["cnn", "--images", "pictures", "--compare-weights", "w.pt"], "compare-weights (w.pt) are for the network of"),
+        (["cnn", "--images", "pictures", "--compare-weights", "w.pt"], "compare-weights (w.pt) is for the network of"),
     ],
 )
 def test_errors_of_the_command(module, folder, capsys, args, why):

@@ -295,6 +295,12 @@ def test_pairs_that_lack_rows_or_budget_say_so(tmp_path):
     assert said[1] == "PR-CNN against CNN on T: not compared, PR-CNN and CNN have no rows here."
     assert said[2] == "PR-CNN against ST-CNN on R: not compared, ST-CNN has no rows here."
     assert any("not all were trained for the same number of steps: 10 to 20" in text for text in table.remarks())
+    printed = shown(tmp_path)
+    assert printed.count("not compared") == 3
+    many = facts(compare=[["pr_cnn", "cnn"], ["pr_cnn", "st_cnn"], ["st_cnn", "cnn"]])
+    printed = shown(write(tmp_path / "many", rows, many))
+    assert "5 comparisons are left out: a row is missing." in printed
+    assert "not compared" not in printed
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,14 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from .alignment import ShiftAlign
 from .functional import Grid
 from .module import PatchReorder
-from .orientation import OrientationReorder
+from .named import FAMILY
 from .pooling import RankedPool, ranked_pool
 from .surgery import check_plain
 from .trial import Trial, evaluating, is_maps
 
 GRIDS, LEVELS = (2, 3, 4), (1, 2, 3)
-FAMILY = (PatchReorder, RankedPool, ShiftAlign, OrientationReorder)
 SHARES = 16  # of the values of a map, for ranked pooling instead of a global pool
 NO_OP, EARLY, BRANCH, REORDERED, CONSTANT = "no-op", "early", "branch", "already reordered", "constant output"
 MEANINGS = {

@@ -12,6 +12,8 @@ from .module import PatchReorder
 from .orientation import OrientationReorder
 from .pooling import RankedPool
 
+FAMILY = (PatchReorder, RankedPool, ShiftAlign, OrientationReorder)
+
 
 class Option(NamedTuple):
     """What may stand behind `name=`: the types of the value, and in words."""

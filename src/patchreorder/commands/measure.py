@@ -32,6 +32,10 @@ def measure(
     compare: str | None = None,
     weights: Path | None = None,
     compare_weights: Path | None = None,
+    layer: str | None = None,
+    place: str | None = None,
+    compare_layer: str | None = None,
+    compare_place: str | None = None,
     labels: bool = True,
     strict: bool = False,
     size: int | None = None,
@@ -60,6 +64,11 @@ def measure(
         compare: another network, measured on the same images and set beside the first.
         weights: file with the network's weights (.safetensors, .pt, .pth), read without running code.
         compare_weights: the same for the other network.
+        layer: of the family, by name, such as ranked:quantiles=16 or align, to be part of the network: ours need
+            --weights that were trained with it, into others it is put.
+        place: where: of ours a place as in create_model (pool, input), of others the module that it is put after.
+        compare_layer: the same for the other network.
+        compare_place: the same for the other network.
         labels: class folders are labels; with --no-labels they are not.
         strict: a picture that cannot be read is an error, and not left out.
         size: pixels a side that a folder's pictures are scaled to, where the network does not say; 224 by default.
@@ -78,8 +87,10 @@ def measure(
             raise ValueError(f"{name} ({value}) must be 0 or more")
     if size is not None and size < 1:
         raise ValueError(f"size ({size}) must be 1 or more")
-    if compare_weights and not compare:
-        raise ValueError(f"compare-weights ({compare_weights}) are for the network of --compare, which is not there")
+    others = {"weights": compare_weights, "layer": compare_layer, "place": compare_place}
+    for what, other in others.items():
+        if other is not None and not compare:
+            raise ValueError(f"compare-{what} ({other}) is for the network of --compare, which is not there")
     import torch
 
     from patchreorder.data import gallery
@@ -95,8 +106,11 @@ def measure(
     if threads:
         torch.set_num_threads(threads)
     dataset = images if gallery.is_dataset(images) else None
-    asked = [(model, weights), *([(compare, compare_weights)] if compare else [])]
-    opened = [open_network(name, dataset=dataset, weights=file) for name, file in asked]
+    opened = [open_network(model, dataset=dataset, weights=weights, layer=layer, place=place)]
+    if compare:
+        opened.append(
+            open_network(compare, dataset=dataset, weights=compare_weights, layer=compare_layer, place=compare_place)
+        )
     names = [one.name for one in opened]
     if len(set(names)) < len(names):  # the same network with other weights
         names = [f"{one.name} ({one.weights}{', second' * place})" for place, one in enumerate(opened)]
@@ -105,10 +119,10 @@ def measure(
             f"measures (order) is of reordering layers, and none is found in {' or '.join(names)}: leave it out"
         )
     first = opened[0]
-    for other in opened[1:]:
-        if (other.channels, other.side or first.side) != (first.channels, first.side or other.side):
+    for second in opened[1:]:
+        if (second.channels, second.side or first.side) != (first.channels, first.side or second.side):
             raise ValueError(
-                f"compare ({other.name}) takes {_told(other)}, {first.name} {_told(first)}: "
+                f"compare ({second.name}) takes {_told(second)}, {first.name} {_told(first)}: "
                 "they cannot be shown the same images"
             )
     screen = Terminal(console)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from patchreorder.models import FAMILIES, cifar, create_model, mnist, shipped
 from patchreorder.models.alexnet import Normalise
 from patchreorder.models.saved import load_classifier
 from patchreorder.module import PatchReorder
+from patchreorder.surgery import insert_after
 
 from .onnx_network import OnnxNetwork
 from .packages import PACKAGES, load_weights, of_package
@@ -55,7 +56,14 @@ class Opened:
         return any(isinstance(layer, PatchReorder) for layer in found)
 
 
-def open_network(name: str, *, dataset: str | None = None, weights: Path | None = None) -> Opened:
+def open_network(
+    name: str,
+    *,
+    dataset: str | None = None,
+    weights: Path | None = None,
+    layer: str | None = None,
+    place: str | None = None,
+) -> Opened:
     """A classifier by name, ready to answer.
 
     Args:
@@ -63,6 +71,9 @@ def open_network(name: str, *, dataset: str | None = None, weights: Path | None 
         dataset: the images that it is for, such as mnist-t: which of our networks and weights fit them.
         weights: file with its weights (.safetensors, .pt, .pth), read without running code. Without it ours have the
             shipped ones, a package's those that the package fetches, a module's what its function gives them.
+        layer: of the family by name, such as ranked:quantiles=16. Ours are made with it, and need weights that were
+            trained with it; into others it is put after the module `place`, and what follows must take what it leaves.
+        place: where; of ours a place as in `create_model`, of others a name as of `named_modules`.
 
     Raises:
         ValueError: the name or the weights do not fit.
@@ -70,26 +81,49 @@ def open_network(name: str, *, dataset: str | None = None, weights: Path | None 
         OSError: a file cannot be opened, or weights cannot be fetched.
     """
     package, colon, rest = name.partition(":")
+    asked = {what: value for what, value in (("layer", layer), ("place", place)) if value is not None}
+    if asked and name.endswith((".onnx", ".safetensors")):
+        raise ValueError(
+            f"{', '.join(asked)} ({', '.join(asked.values())}): {name} holds a whole network, nothing is put into it"
+        )
     if name.endswith(".onnx"):
         if weights is not None:
             raise ValueError(f"weights ({weights}) cannot be put into an ONNX file ({name}): it holds its own")
         return _of_file(name)
     if any(name in family.MODELS for family in FAMILIES.values()):
-        return _ours(name, dataset, weights)
+        return _called(_ours(name, dataset, weights, asked), asked)
+    if len(asked) == 1:
+        raise ValueError(f"layer ({layer}) and place ({place}): to put a layer into {name} both are needed")
     if colon and package in PACKAGES:
-        return _packaged(package, rest, weights)
+        return _called(_with(_packaged(package, rest, weights), layer, place), asked)
     if name.endswith(".safetensors"):
         if weights is not None:
             raise ValueError(f"weights ({weights}) are for networks without any: {name} holds its own")
         model, classes = load_classifier(name)
         return Opened(name, ready(model), 3, 224, CROP, "of the file", classes)
     if colon and all(part.isidentifier() for part in (*package.split("."), *rest.split("."))):
-        return _of_module(package, rest, weights)
+        return _called(_with(_of_module(package, rest, weights), layer, place), asked)
     names = ", ".join(known for family in FAMILIES.values() for known in family.MODELS)
     raise ValueError(f"model ({name!r}) must be {FORMS}; ours are {names}")
 
 
-def _ours(name: str, dataset: str | None, weights: Path | None) -> Opened:
+def _called(one: Opened, asked: dict[str, str]) -> Opened:
+    """Named with what was put into it."""
+    return replace(one, name=f"{one.name} ({' at '.join(asked.values())})") if asked else one
+
+
+def _with(one: Opened, layer: str | None, place: str | None) -> Opened:
+    """With a layer after a module, if one is asked for."""
+    if layer is None or place is None:
+        return one
+    assert isinstance(one.network, nn.Module)
+    try:
+        return replace(one, network=ready(insert_after(one.network, place, layer)))
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(f"layer ({layer}) cannot be put after {place} of {one.name}: {error}") from None
+
+
+def _ours(name: str, dataset: str | None, weights: Path | None, asked: dict[str, str]) -> Opened:
     usual, family = next((usual, family) for usual, family in FAMILIES.items() if name in family.MODELS)
     if family is mnist:
         # Digits as they are have no weights of their own: those for turned ones take images of their size.
@@ -97,7 +131,13 @@ def _ours(name: str, dataset: str | None, weights: Path | None) -> Opened:
         size = mnist.SIZES[made_for]
     else:
         made_for, size = usual, cifar.SIZE if family is cifar else 224
-    model = create_model(name, dataset=made_for)
+    options: dict[str, Any] = dict(asked)
+    model = create_model(name, dataset=made_for, **options)
+    if asked and weights is None:
+        raise ValueError(
+            f"{', '.join(asked)} ({', '.join(asked.values())}) of {name} needs --weights FILE, trained with it: the "
+            "shipped ones are of the network as it is"
+        )
     if weights is not None:
         load_weights(model, weights, f"{name} for {made_for}")
     else:

@@ -44,6 +44,10 @@ def of_package(package: str, name: str, weights: Path | None) -> Packaged:
             model = module.models.get_model(name, weights="DEFAULT" if weights is None else None)
     except (RuntimeError, KeyError) as error:
         raise ValueError(f"model ({package}:{name}) is none that {package} can make: {error}") from None
+    except OSError as error:
+        raise OSError(
+            f"the weights of {package}:{name} cannot be fetched: give a file with --weights ({error})"
+        ) from None
     if weights is not None:
         load_weights(model, weights, f"{package}:{name}")
     return Packaged(model, mean, std, size)

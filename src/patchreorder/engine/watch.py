@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from patchreorder.module import PatchReorder
+from patchreorder.named import FAMILY
 
 LAYERS = 12  # that are watched if none are named; reordering layers and what they are given may add to it
 BEFORE = "before "  # and the name of a reordering layer: what that layer is given
@@ -23,7 +24,7 @@ class Outputs(NamedTuple):
 
     logits: Tensor  # (b, classes)
     layers: dict[str, Tensor]  # of the layers that are watched, (b, ...)
-    given: dict[str, Tensor]  # to each reordering layer, (b, c, h, w)
+    given: dict[str, Tensor]  # to each `PatchReorder`, (b, c, h, w)
 
 
 class Watched(Protocol):
@@ -88,8 +89,9 @@ def watch(model: nn.Module, images: Tensor, layers: Sequence[str] | None = None)
                 continue  # "before NAME", which the layer's own hook keeps
             hook = _keeper(watched, name, copy=calls[name].overwritten)
             hooks.append(calls[name].layer.register_forward_hook(hook))
-        for name, layer in reorders.items():
-            hooks.append(layer.register_forward_pre_hook(_taker(watched, name)))
+        for call in calls.values():
+            if isinstance(call.layer, FAMILY):
+                hooks.append(call.layer.register_forward_pre_hook(_taker(watched, call.name)))
         yield watched
     finally:
         for hook in hooks:
@@ -119,7 +121,7 @@ def usual_layers(calls: Sequence[Call]) -> list[str]:
             ends.append(call.name)
     chosen = set(spread(ends))
     for call in calls:
-        if isinstance(call.layer, PatchReorder):
+        if isinstance(call.layer, FAMILY):
             chosen |= {call.name, BEFORE + call.name}
     return _ordered(calls, chosen)
 
@@ -181,8 +183,8 @@ def _asked(model: nn.Module, calls: Mapping[str, Call], layers: Sequence[str]) -
             known = own and own in dict(model.named_modules())
             why = "is not called for the answer" if known else "is none of the network's"
             raise ValueError(f"layer ({name!r}) {why}: choose of {', '.join(calls) or 'none'}")
-        if own != name and not isinstance(call.layer, PatchReorder):
-            raise ValueError(f"layer ({name!r}): only what a PatchReorder is given can be measured, {own} is another")
+        if own != name and not isinstance(call.layer, FAMILY):
+            raise ValueError(f"layer ({name!r}): only what a reordering layer is given can be measured, {own} is none")
         if not call.whole:
             raise ValueError(f"layer ({name!r}) gives no tensor with a row for each image: choose another one")
     return _ordered(list(calls.values()), set(layers))
@@ -202,7 +204,8 @@ def _keeper(watched: WatchedModule, name: str, *, copy: bool) -> Callable[..., N
 
 def _taker(watched: WatchedModule, name: str) -> Callable[..., None]:
     def take(module: nn.Module, given: tuple[Any, ...]) -> None:
-        watched.given[name] = given[0]
+        if name in watched.reorders:
+            watched.given[name] = given[0]
         if BEFORE + name in watched.layers:
             watched.outputs[BEFORE + name] = given[0]
 

@@ -22,6 +22,7 @@ from patchreorder.report.folder import Named, Recipe, load
 from patchreorder.results import Result, is_number
 
 MISSING, NONE, MINUS = "missing", "\N{EN DASH}", "\N{MINUS SIGN}"
+FEW = 4  # comparisons without rows that are told one by one
 FIRST = ("short", "paper")  # the settings that results are about; others follow
 
 
@@ -386,9 +387,11 @@ def show_recipes(recipes: Iterable[Recipe], console: Console | None = None) -> N
                     console.print(Text(text, "dim"), soft_wrap=not console.is_terminal)
             if any(pair.comparison for pair in table.pairs):
                 console.print(_rich_pairs(table))
-            for pair in table.pairs:
-                if not pair.comparison:
-                    console.print(Text(in_words(pair), "dim"), soft_wrap=not console.is_terminal)
+            said = [in_words(pair) for pair in table.pairs if not pair.comparison]
+            if len(said) > FEW:
+                said = [f"{count(len(said))} comparisons are left out: a row is missing."]
+            for text in said:
+                console.print(Text(text, "dim"), soft_wrap=not console.is_terminal)
             console.print(_rich_costs(table))
             console.print()
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from patchreorder import recipes
+from patchreorder.data.gallery import is_dataset
+from patchreorder.models import FAMILIES
 from patchreorder.report import tables
 from patchreorder.report.folder import load
 
@@ -104,7 +106,10 @@ def test_claims_name_rows_and_commands_that_exist():
         assert (DOCS / name).is_file(), name
     for command in re.findall(r"`(patchreorder [^`]+)`", text):
         words = command.split()
-        assert words[1] in ("run", "report")
+        assert words[1] in ("run", "report", "measure")
+        if words[1] == "measure":
+            assert any(words[2] in family.MODELS for family in FAMILIES.values()), command
+            assert is_dataset(words[words.index("--images") + 1]), command
         if words[1] == "run":
             recipe = recipes.load(words[2])
             if "--setting" in words:

@@ -217,9 +217,10 @@ def test_a_finished_cell_is_never_trained_again(smoke, name, monkeypatch):
 @pytest.mark.parametrize("name", ["table2", "table2_grocery", "table2_cifar10", "fig_layers"])
 def test_one_training_serves_all_columns(smoke, name):
     recipe, out, _, rows = smoke[name]
-    assert len(list((out / "cells").iterdir())) == len(recipe.rows)
-    for row in recipe.rows:
-        own = [result for result in rows if result.row == row.name]
+    measured = recipe.settings["smoke"].rows or [row.name for row in recipe.rows]
+    assert len(list((out / "cells").iterdir())) == len(measured)
+    for row in measured:
+        own = [result for result in rows if result.row == row]
         assert len(own) == len(recipe.columns)
         assert len({(result.seconds, result.steps, str(result.curves["training loss"])) for result in own}) == 1
 

@@ -66,6 +66,35 @@ ROWS = (
         "cnn_blur", "CNN, BlurPool", "alexnet_blur", "pools that blur first, under convolutions that never saw them"
     ),
 )
+_PIXELS = {"place": "pool5", "grid": "pixels"}
+
+
+def _family(name: str, title: str, about: str, layer: str, place: str = "conv5") -> Row:
+    options = {"variant": "torchvision", "layer": layer, "place": place}
+    return Row(name=name, title=title, about=about, model="alexnet_pr", options=options)
+
+
+# Layers past the paper's, to choose among on validation photographs; those that are named *_aug are trained on turned
+# and shifted photographs as CNN-Data-Aug is.
+CANDIDATES = (
+    _family("windows2", "sorted 2x2 averages", "at every second place of conv5", "ranked:smooth=2,stride=2"),
+    _family("windows3", "sorted 3x3 averages", "at every second place of conv5", "ranked:smooth=3,stride=2"),
+    _family("windows5", "sorted 5x5 averages", "at every second place of conv5", "ranked:smooth=5,stride=2"),
+    _family("windows7", "sorted 7x7 averages", "at every second place of conv5", "ranked:smooth=7,stride=2"),
+    _family("top36", "the 36 largest", "of conv5's 169 values", "ranked:keep=36"),
+    _family("shares36", "36 shares", "means of 36 shares of conv5's sorted values", "ranked:quantiles=36"),
+    _family("shares16", "16 shares", "means of 16 shares of conv5's sorted values", "ranked:quantiles=16"),
+    _family("smooth_shares", "36 shares of 3x3 averages", "of all places of conv5", "ranked:smooth=3,quantiles=36"),
+    _family("align", "aligned maps", "conv5's maps rolled together, their centroid to the middle", "align"),
+    _family("align_each", "aligned maps, each", "each map of conv5 rolled by itself", "align:per_channel=true"),
+    _reordered("fine_aug", "PR-CNN-fine-Data-Aug", "PR-CNN-fine, trained as CNN-Data-Aug", **_PIXELS),
+    _family(
+        "windows3_aug",
+        "sorted 3x3 averages-Data-Aug",
+        "at every second place of conv5, trained as CNN-Data-Aug",
+        "ranked:smooth=3,stride=2",
+    ),
+)
 COPIES = 6  # views of every image that CNN-Data-Aug is trained on
 
 
@@ -74,8 +103,9 @@ def _plan(row: str, training: Training, *, warm: Training, width: int) -> Plan:
     if row == "st_cnn":
         note = "begins with the row CNN; the transformer learns at 0.01 of the rate; shorter: computed without a cache"
         return Plan(training=warm, view="Ori", frozen=True, start="cnn", options=options, note=note)
-    view, copies = ("aug", COPIES) if row == "cnn_aug" else ("Ori", 1)
-    note = f"{COPIES} views of every image, used in turn" if row == "cnn_aug" else ""
+    augmented = row.endswith("_aug")
+    view, copies = ("aug", COPIES) if augmented else ("Ori", 1)
+    note = f"{COPIES} views of every image, used in turn" if augmented else ""
     if row in RATES:
         note = f"learning rate up to {RATES[row]}, the best on validation photographs"
     return Plan(training=training, view=view, copies=copies, frozen=True, options=options, note=note)
@@ -108,7 +138,7 @@ RECIPE = Recipe(
     "tested on photographs as they are (Ori), turned (R) and shifted (T), the same for all.",
     metric="accuracy %",
     better="higher",
-    rows=ROWS,
+    rows=ROWS + CANDIDATES,
     columns=table2.COLUMNS,
     settings={
         "short": Setting(
@@ -116,18 +146,28 @@ RECIPE = Recipe(
             f"{EPOCHS} passes",
             plan=_short,
             seeds=lambda row: (0,) if row == "st_cnn" else (0, 1, 2),
+            rows=[row.name for row in ROWS],
+        ),
+        "candidates": Setting(
+            about="as short, layers past the paper's to choose among (--split validation)",
+            plan=_short,
+            rows=["cnn", "cnn_aug", "pr_cnn_fine", *(row.name for row in CANDIDATES)],
         ),
         "wide": Setting(
             about="fc6 and fc7 of 4096 as in the paper; the rest as in short",
             plan=lambda row, column: _short(row, column, width=4096),
             rows=("cnn", "pr_cnn", "pr_cnn_fine"),
         ),
-        "smoke": Setting(about="seconds, generated images: does it run", plan=_smoke),
+        "smoke": Setting(
+            about="seconds, generated images: does it run",
+            plan=_smoke,
+            rows=[row.name for row in ROWS + CANDIDATES[:1]],
+        ),
     },
     measure=measure_frozen,
     parameters=None,
     change=changed,
-    compare=[(row.name, "cnn") for row in ROWS if row.name != "cnn"]
+    compare=[(row.name, "cnn") for row in ROWS + CANDIDATES if row.name != "cnn"]
     + [("pr_cnn_fine", "pr_cnn"), ("pr_cnn_fine", "cnn_aug")],
     curves=CURVES,
     command="patchreorder run table2_grocery --data DIR",

@@ -56,8 +56,8 @@ def test_a_text_is_the_layer(text, layer):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", r"layer \(''\) must begin with one of reorder, ranked, align, orient"),
-        ("sorted:keep=3", r"layer \('sorted:keep=3'\) must begin with one of reorder, ranked, align, orient"),
+        ("", r"layer \(''\) must begin with one of reorder, ranked, align, pose, orient"),
+        ("sorted:keep=3", r"layer \('sorted:keep=3'\) must begin with one of reorder, ranked, align, pose, orient"),
         ("keep=3", r"must begin with one of reorder"),
         ("Ranked", r"must begin with one of reorder"),
         ("ranked:kept=3", r"layer \('ranked:kept=3'\): 'kept=3' must be one of keep=NUMBER, .*mean=true\|false"),

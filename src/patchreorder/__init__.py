@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .orientation import reorder_orientations as reorder_orientations
     from .pooling import RankedPool as RankedPool
     from .pooling import ranked_pool as ranked_pool
+    from .posing import PoseAlign as PoseAlign
+    from .posing import align_pose as align_pose
     from .surgery import insert_after as insert_after
     from .surgery import remove_after as remove_after
 
@@ -25,9 +27,11 @@ _HOMES = {
     "undo_reorder": "functional",
     "OrientationReorder": "orientation",
     "PatchReorder": "module",
+    "PoseAlign": "posing",
     "RankedPool": "pooling",
     "ShiftAlign": "alignment",
     "advise": "advice",
+    "align_pose": "posing",
     "align_shift": "alignment",
     "create_layer": "named",
     "create_model": "models",
@@ -40,9 +44,11 @@ _HOMES = {
 __all__ = [
     "OrientationReorder",
     "PatchReorder",
+    "PoseAlign",
     "RankedPool",
     "ShiftAlign",
     "advise",
+    "align_pose",
     "align_shift",
     "create_layer",
     "create_model",

@@ -11,8 +11,9 @@ from .alignment import ShiftAlign
 from .module import PatchReorder
 from .orientation import OrientationReorder
 from .pooling import RankedPool
+from .posing import PoseAlign
 
-FAMILY = (PatchReorder, RankedPool, ShiftAlign, OrientationReorder)
+FAMILY = (PatchReorder, RankedPool, ShiftAlign, PoseAlign, OrientationReorder)
 
 
 class Option(NamedTuple):
@@ -58,6 +59,7 @@ MEMBERS: Mapping[str, Member] = {
         },
     ),
     "align": Member(ShiftAlign, {"energy": ENERGY, "per_channel": YES_NO, "jitter": NUMBER}),
+    "pose": Member(PoseAlign, {"energy": ENERGY, "ends": Option((str,), "heavier|nearest")}),
     "orient": Member(
         OrientationReorder, {"orientations": NUMBER, "energy": ENERGY, "per_channel": YES_NO, "turn": YES_NO}
     ),
@@ -65,10 +67,10 @@ MEMBERS: Mapping[str, Member] = {
 
 
 def create_layer(text: str) -> nn.Module:
-    """The layer that a text such as `ranked:keep=9,smooth=3` names: `reorder`, `ranked`, `align` or `orient`.
+    """The layer that a text such as `ranked:keep=9,smooth=3` names: `reorder`, `ranked`, `align`, `pose` or `orient`.
 
-    They are `PatchReorder`, `RankedPool`, `ShiftAlign` and `OrientationReorder`; options are their arguments, and those
-    left out have their defaults, but `reorder` without a grid is `grid=pixels`.
+    They are `PatchReorder`, `RankedPool`, `ShiftAlign`, `PoseAlign` and `OrientationReorder`; options are their
+    arguments, and those left out have their defaults, but `reorder` without a grid is `grid=pixels`.
 
     Raises:
         ValueError: there is no such layer or option, or a value is out of range.

@@ -30,7 +30,7 @@ def layer_for_maps(text: str) -> nn.Module:
     if isinstance(layer, OrientationReorder):
         raise ValueError(
             f"layer ({text!r}) needs maps of a group convolution, such as those of create_model('c4_cnn'): plain maps "
-            "have no orientations; use reorder, ranked or align"
+            "have no orientations; use reorder, ranked, align or pose"
         )
     return layer
 

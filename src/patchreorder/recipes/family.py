@@ -34,6 +34,10 @@ ROWS = (
         "jitter", "aligned, jitter", "the same, and rolled on by up to 2 pixels in training", "align:jitter=2", "input"
     ),
     _cnn("align_maps", "aligned maps", "the maps' centroid rolled to the middle, before the pool", "align", "relu"),
+    _cnn(
+        "pose", "posed", "the image moved and turned: centroid in the middle, principal axis upright", "pose", "input"
+    ),
+    _cnn("pose_nearest", "posed, nearest", "the same by the smaller turn", "pose:ends=nearest", "input"),
     _c4("c4", "C4", "group convolutions of quarter turns, the strongest orientation at every place"),
     _c4("orient", "C4, oriented", "the strongest orientation of all to the front, maps turned back", layer="orient"),
     _c4("align_orient", "C4, aligned, oriented", "both", layer="orient", align=True),

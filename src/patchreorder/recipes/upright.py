@@ -1,6 +1,6 @@
 """Trained on upright digits in the middle of the canvas only: which network still reads turned and shifted ones?
 
-patchreorder run upright [--rows cnn align_orient] [--split validation] [--out runs/upright]
+patchreorder run upright [--rows cnn pose] [--split validation] [--out runs/upright]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLUMNS = (
     Column(name="T", title="T", dataset="mnist-t", about="at a random place of the canvas"),
     Column(name="R", title="R", dataset="mnist-cr", about="in the middle, turned by U[-90, 90] degrees"),
 )
-EPOCHS = 8
+EPOCHS = 4
 
 
 def _short(row: str, column: str) -> OneTraining:

@@ -1,0 +1,142 @@
+"""Pose alignment: move and turn every image so that its energy lies alike, however the thing on it lay.
+
+The centroid of the energy comes to the middle and its principal axis stands upright, as in the classical normalisation
+by moments. The shift by whole pixels is that of `align_shift`, to the last bit; the rest, a part of a pixel and the
+turn, is bilinear, so it is as good as pixels are fine.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.fx
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .alignment import align_shift
+from .functional import Energy, check_maps
+
+Ends = Literal["heavier", "nearest"]
+ENDS = ("heavier", "nearest")
+
+
+def align_pose(x: Tensor, *, energy: Energy = "l1", ends: Ends = "heavier") -> Tensor:
+    """Roll, move and turn every image: the centroid of its energy to the middle, its principal axis upright.
+
+    Shifts by whole pixels, cyclic or over a background of zeros, change nothing, bit for bit, as long as the circular
+    centroid is the same pixel of the thing (see `align_shift`). Turns change little where pixels are fine and nothing
+    is cut off: the result is read between pixels, bilinearly, and zero outside. All channels move together. The
+    gradient goes to the pixels that were read; the pose is a constant to it. An image whose energy has no principal
+    axis, as a disc, is not turned; one without energy, or with an energy that is NaN or infinite, is only rolled.
+
+    Shape:
+        x: (batch, channels, height, width) or (channels, height, width); the result has its shape, type and layout.
+
+    Args:
+        energy: of a pixel, "l1" for its magnitude, "l2" for its square.
+        ends: an axis has two ends, and which one comes down has to be chosen: "heavier" takes the one that reaches
+            farther out (the sign of the third moment), so that any turn is undone, half turns too; "nearest" takes the
+            smaller turn, so that things keep their ends as long as nothing is turned by more than 90 degrees.
+
+    Raises:
+        ValueError: x has no pixels, or an argument is out of range.
+        TypeError: the tensor is of the wrong type.
+
+    >>> x = torch.zeros(1, 1, 5, 5)
+    >>> x[0, 0, 3, 0:3] = torch.tensor([1.0, 3.0, 1.0])  # a bar that lies in a corner
+    >>> align_pose(x)[0, 0].round(decimals=3)
+    tensor([[0., 0., 0., 0., 0.],
+            [0., 0., 1., 0., 0.],
+            [0., 0., 3., 0., 0.],
+            [0., 0., 1., 0., 0.],
+            [0., 0., 0., 0., 0.]])
+    """
+    check_maps("x", x)
+    if ends not in ENDS:
+        raise ValueError(f"ends ({ends!r}) must be one of {', '.join(ENDS)}")
+    maps = align_shift(x.unsqueeze(0) if x.dim() == 3 else x, energy=energy)
+    wide = maps.float() if maps.dtype in (torch.float16, torch.bfloat16) else maps
+    grid, whole = _grid(wide.detach(), energy, ends)
+    z = F.grid_sample(wide, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    z = torch.where(whole, z, wide).to(x.dtype)
+    if x.dim() == 3:
+        return z.squeeze(0)
+    # grid_sample answers in rows of one channel, whatever the layout of x.
+    return z.contiguous(memory_format=torch.channels_last) if _in_pixels(x) else z
+
+
+def _in_pixels(x: Tensor) -> bool:
+    return x.shape[1] > 1 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _grid(x: Tensor, energy: Energy, ends: Ends) -> tuple[Tensor, Tensor]:
+    """Where each pixel of the result reads in x, (b, h, w, 2), for `F.grid_sample`, and whether that has a meaning.
+
+    The second is (b, 1, 1, 1): False for an image without energy, or with one that is not finite.
+    """
+    height, width = x.shape[2:]
+    e = x.abs() if energy == "l1" else x * x
+    e = e.sum(1, dtype=torch.float64)  # b h w
+    top = e.amax((1, 2), keepdim=True)
+    whole = top.isfinite() & (top > 0)
+    e = torch.where(whole, e / torch.where(whole, top, 1.0), 0.0)
+    down = torch.arange(height, dtype=torch.float64, device=x.device) - (height - 1) / 2
+    right = torch.arange(width, dtype=torch.float64, device=x.device) - (width - 1) / 2
+    total = torch.where(whole, e.sum((1, 2), keepdim=True), 1.0).flatten()
+    y, x_ = (e.sum(2) * down).sum(1) / total, (e.sum(1) * right).sum(1) / total
+    dy, dx = down.view(1, -1, 1) - y.view(-1, 1, 1), right.view(1, 1, -1) - x_.view(-1, 1, 1)
+    yy, xx, xy = (e * dy * dy).sum((1, 2)), (e * dx * dx).sum((1, 2)), (e * dy * dx).sum((1, 2))
+    # The axis is at half the angle of (xx - yy, 2 xy).
+    size = ((xx - yy) * (xx - yy) + 4 * xy * xy).sqrt()
+    turned = size > ROUND * (xx + yy)
+    double = torch.where(turned, (xx - yy) / torch.where(turned, size, 1.0), -1.0)  # -1: upright
+    cos = ((1 + double) / 2).clamp(min=0).sqrt()
+    cos = torch.where(xy < 0, -cos, cos)
+    sin = ((1 - double) / 2).clamp(min=0).sqrt()
+    if ends == "heavier":
+        along = dx * cos.view(-1, 1, 1) + dy * sin.view(-1, 1, 1)
+        flipped = turned & ((e * along * along * along).sum((1, 2)) < 0)
+        cos, sin = torch.where(flipped, -cos, cos), torch.where(flipped, -sin, sin)
+    cos, sin, y, x_ = (value.to(x.dtype).view(-1, 1, 1) for value in (cos, sin, y, x_))
+    down, right = down.to(x.dtype).view(1, -1, 1), right.to(x.dtype).view(1, 1, -1)
+    source = x_ + right * sin + down * cos, y - right * cos + down * sin
+    return torch.stack([source[0] * (2 / width), source[1] * (2 / height)], dim=3), whole.unsqueeze(3)
+
+
+ROUND = 1e-6  # of the moments: a smaller difference between the two axes is none
+
+torch.fx.wrap("align_pose")  # one node in a symbolic trace, which cannot look at sizes
+
+
+class PoseAlign(nn.Module):
+    """Move and turn every image so that its energy lies alike; no parameters (see `align_pose`).
+
+    Shape:
+        Input and output: (batch, channels, height, width) or (channels, height, width).
+
+    Args:
+        energy: "l1" (magnitudes) or "l2" (squares).
+        ends: which end of the principal axis comes down, "heavier" or "nearest".
+
+    Raises:
+        ValueError: an argument is out of range; when called, the maps have no pixels.
+
+    >>> PoseAlign()
+    PoseAlign(energy='l1', ends='heavier')
+    """
+
+    def __init__(self, energy: Energy = "l1", ends: Ends = "heavier") -> None:
+        super().__init__()
+        if energy not in ("l1", "l2"):
+            raise ValueError(f"energy ({energy!r}) must be 'l1' or 'l2'")
+        if ends not in ENDS:
+            raise ValueError(f"ends ({ends!r}) must be one of {', '.join(ENDS)}")
+        self.energy: Energy = energy
+        self.ends: Ends = ends
+
+    def forward(self, x: Tensor) -> Tensor:
+        return align_pose(x, energy=self.energy, ends=self.ends)
+
+    def extra_repr(self) -> str:
+        return f"energy={self.energy!r}, ends={self.ends!r}"

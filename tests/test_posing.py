@@ -1,0 +1,149 @@
+"""Pose alignment: known answers, what does not change, what changes little, gradients, compilers and exporters."""
+
+import copy
+import io
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from patchreorder import PoseAlign, align_pose, align_shift, create_layer
+from patchreorder.data.grids import posed
+from patchreorder.data.photos import Pose
+from patchreorder.posing import ENDS
+
+
+def thing(size=32, *, angle=0.0, down=0.0, right=0.0):
+    """A smooth wedge, heavier and broader at one end, turned counter-clockwise about the middle and then moved."""
+    y, x = (torch.arange(size, dtype=torch.float64) - (size - 1) / 2 for _ in range(2))
+    y, x = y.view(-1, 1) - down, x.view(1, -1) - right
+    t = math.radians(angle)
+    u, v = x * math.sin(t) + y * math.cos(t), x * math.cos(t) - y * math.sin(t)  # along the axis, across
+    wide = (2.4 + 0.1 * u).clamp(min=1)
+    return (torch.exp(-((u / 7) ** 4) - (v / wide) ** 2) * (1.2 + u / 8)).clamp(min=0).float()[None, None]
+
+
+@pytest.mark.parametrize("ends", ENDS)
+def test_a_bar_is_put_upright_in_the_middle(ends):
+    x = torch.zeros(2, 1, 7, 7)
+    x[0, 0, 5, 0:3] = torch.tensor([1.0, 3.0, 1.0])
+    x[1, 0, 0:3, 6] = torch.tensor([1.0, 3.0, 1.0])
+    z = align_pose(x, ends=ends)
+    wanted = torch.zeros(7, 7)
+    wanted[2:5, 3] = torch.tensor([1.0, 3.0, 1.0])
+    for image in z[:, 0]:
+        torch.testing.assert_close(image, wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("angle", range(-180, 180, 30))
+def test_turns_change_little(angle):
+    before, after = align_pose(thing()), align_pose(thing(angle=angle))
+    cosine = torch.cosine_similarity(before.flatten(), after.flatten(), dim=0)
+    assert cosine > 0.998
+    assert torch.cosine_similarity(thing().flatten(), thing(angle=angle).flatten(), dim=0) < 0.85 or angle == 0
+
+
+def test_the_heavier_end_is_always_the_same_and_the_nearest_is_not():
+    up, over = thing(angle=20), thing(angle=200)
+    torch.testing.assert_close(align_pose(up), align_pose(over), atol=0.05, rtol=0)
+    near, far = (align_pose(x, ends="nearest") for x in (up, over))
+    torch.testing.assert_close(near, far.rot90(2, (2, 3)), atol=0.02, rtol=0)
+    assert not torch.allclose(near, far, atol=0.1)
+    turned = (align_pose(thing(angle=angle), ends="nearest").flatten() for angle in (60, -60))
+    assert torch.cosine_similarity(*turned, dim=0) > 0.998
+
+
+@pytest.mark.parametrize("shift", [(3, -2), (-5, 4), (11, 17)])
+def test_shifts_by_whole_pixels_change_nothing_to_the_last_bit(shift):
+    x = torch.cat([thing(angle=33), thing(angle=-70)]).expand(2, 3, -1, -1) * torch.tensor([1.0, 0.3, 2.0]).view(
+        1, 3, 1, 1
+    )
+    assert torch.equal(align_pose(x.roll(shift, (2, 3))), align_pose(x))
+    moved = posed(x, Pose(right=3 / 32))
+    torch.testing.assert_close(align_pose(moved), align_pose(x), atol=1e-4, rtol=0)
+
+
+def test_parts_of_a_pixel_change_little():
+    before, after = align_pose(thing(angle=10)), align_pose(thing(angle=10, down=0.4, right=-0.3))
+    assert (before - after).abs().max() < 0.05
+
+
+def test_what_has_no_axis_is_not_turned():
+    y, x = torch.meshgrid(torch.arange(9.0) - 4, torch.arange(9.0) - 4, indexing="ij")
+    disc = torch.exp(-(x * x + y * y) / 4)[None, None]
+    torch.testing.assert_close(align_pose(disc), disc, atol=1e-5, rtol=0)
+    for value in (0.0, math.nan, math.inf):
+        maps = torch.zeros(1, 2, 6, 6)
+        maps[0, 1, 1, 4], maps[0, 0, 2, 2] = value, 0.0 if value == 0 else 1.0
+        torch.testing.assert_close(align_pose(maps), align_shift(maps, energy="l1"), equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_types_layouts_and_empty_batches(dtype):
+    x = thing(16, angle=40).expand(2, 3, -1, -1).to(dtype)
+    z = align_pose(x)
+    assert (z.dtype, z.shape) == (dtype, x.shape)
+    laid = align_pose(x.contiguous(memory_format=torch.channels_last))
+    assert laid.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(laid, z)
+    assert torch.equal(align_pose(x[0]), z[0])
+    assert align_pose(x[:0]).shape == (0, 3, 16, 16)
+    large = align_pose(x.float() * 1e19, energy="l2") / 1e19  # their squares are infinite in float32
+    assert large.isfinite().all()
+
+
+def test_the_gradient_goes_to_the_pixels_that_were_read():
+    x = (thing(8, angle=25) + 0.01).double().requires_grad_()
+    fixed = torch.rand(8, 8, dtype=torch.float64)
+    (align_pose(x) * fixed).sum().backward()
+    from patchreorder.posing import _grid
+
+    rolled, order = align_shift(x.detach(), energy="l1", return_order=True)
+    grid, _ = _grid(rolled, "l1", "heavier")
+    again = rolled.clone().requires_grad_()
+    (nn.functional.grid_sample(again, grid, align_corners=False) * fixed).sum().backward()
+    wanted = torch.zeros(64, dtype=torch.float64).scatter(0, order.flatten().long(), again.grad.flatten())
+    torch.testing.assert_close(x.grad.flatten(), wanted)
+
+
+def test_compiles_traces_copies_and_prints():
+    layer, x = PoseAlign(energy="l2", ends="nearest"), thing(12, angle=50).expand(2, 2, -1, -1)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), layer(x))
+    assert torch.equal(torch.fx.symbolic_trace(layer)(x), layer(x))
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert repr(other) == "PoseAlign(energy='l2', ends='nearest')"
+        assert torch.equal(other(x), layer(x))
+    assert layer.state_dict() == {}
+    assert create_layer("pose:energy=l2,ends=nearest").ends == "nearest"
+
+
+def test_onnx_with_any_batch():
+    onnxruntime = pytest.importorskip("onnxruntime")
+    x = torch.cat([thing(12, angle=angle) for angle in (10, 50, 130)])
+    file = io.BytesIO()
+    layer = PoseAlign().eval()
+    exported = torch.onnx.export(
+        layer, (x,), dynamo=True, verbose=False, dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}}
+    )
+    exported.save(file)
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    for images in (x, x[:2]):
+        (found,) = session.run(None, {name: images.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), layer(images), atol=1e-4, rtol=0)
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match=r"ends \('longer'\) must be one of heavier, nearest"):
+        PoseAlign(ends="longer")
+    with pytest.raises(ValueError, match=r"ends \('longer'\)"):
+        align_pose(torch.ones(1, 1, 2, 2), ends="longer")
+    with pytest.raises(ValueError, match=r"energy \('max'\)"):
+        PoseAlign(energy="max")
+    with pytest.raises(ValueError, match="no pixels"):
+        align_pose(torch.ones(1, 1, 0, 2))
+    with pytest.raises(TypeError, match="int64"):
+        align_pose(torch.ones(1, 1, 4, 4, dtype=torch.int64))

@@ -87,6 +87,7 @@ CANDIDATES = (
     _family("smooth_shares", "36 shares of 3x3 averages", "of all places of conv5", "ranked:smooth=3,quantiles=36"),
     _family("align", "aligned maps", "conv5's maps rolled together, their centroid to the middle", "align"),
     _family("align_each", "aligned maps, each", "each map of conv5 rolled by itself", "align:per_channel=true"),
+    _family("top36_aug", "the 36 largest-Data-Aug", "trained as CNN-Data-Aug", "ranked:keep=36"),
     _reordered("fine_aug", "PR-CNN-fine-Data-Aug", "PR-CNN-fine, trained as CNN-Data-Aug", **_PIXELS),
     _family(
         "windows3_aug",

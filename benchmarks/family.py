@@ -28,7 +28,7 @@ from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
-from patchreorder import OrientationReorder, PatchReorder, RankedPool, ShiftAlign, create_model, results
+from patchreorder import OrientationReorder, PatchReorder, PoseAlign, RankedPool, ShiftAlign, create_model, results
 from patchreorder.data import datasets
 from patchreorder.engine.memory import keep_freed_memory
 
@@ -58,6 +58,7 @@ ROWS: list[tuple[str, nn.Module, tuple[int, int, int], bool, bool]] = [
     ("ShiftAlign()", ShiftAlign(), IMAGE, False, True),
     ("ShiftAlign()", ShiftAlign(), CONV, True, True),
     ("ShiftAlign()", ShiftAlign(), POOL, True, True),
+    ("PoseAlign()", PoseAlign(), IMAGE, False, False),
     ("ShiftAlign(per_channel=True)", ShiftAlign(per_channel=True), CONV, True, True),
     ("OrientationReorder()", OrientationReorder(), CONV, True, False),
     ("OrientationReorder()", OrientationReorder(), POOL, True, False),

@@ -83,10 +83,14 @@ def _grid(x: Tensor, energy: Energy, ends: Ends) -> tuple[Tensor, Tensor]:
     e = torch.where(whole, e / torch.where(whole, top, 1.0), 0.0)
     down = torch.arange(height, dtype=torch.float64, device=x.device) - (height - 1) / 2
     right = torch.arange(width, dtype=torch.float64, device=x.device) - (width - 1) / 2
-    total = torch.where(whole, e.sum((1, 2), keepdim=True), 1.0).flatten()
-    y, x_ = (e.sum(2) * down).sum(1) / total, (e.sum(1) * right).sum(1) / total
-    dy, dx = down.view(1, -1, 1) - y.view(-1, 1, 1), right.view(1, 1, -1) - x_.view(-1, 1, 1)
-    yy, xx, xy = (e * dy * dy).sum((1, 2)), (e * dx * dx).sum((1, 2)), (e * dy * dx).sum((1, 2))
+    # All moments up to the third about the middle, [i][j] that of down ** i * right ** j; then about the centroid.
+    moments = _powers(down).T @ (e @ _powers(right))
+    ((m, m01, m02, m03), (m10, m11, m12, _), (m20, m21, _, _), (m30, _, _, _)) = (
+        row.unbind(1) for row in moments.unbind(1)
+    )
+    total = torch.where(whole.flatten(), m, 1.0)
+    y, x_ = m10 / total, m01 / total
+    yy, xx, xy = m20 - y * m10, m02 - x_ * m01, m11 - y * m01
     # The axis is at half the angle of (xx - yy, 2 xy).
     size = ((xx - yy) * (xx - yy) + 4 * xy * xy).sqrt()
     turned = size > ROUND * (xx + yy)
@@ -95,13 +99,21 @@ def _grid(x: Tensor, energy: Energy, ends: Ends) -> tuple[Tensor, Tensor]:
     cos = torch.where(xy < 0, -cos, cos)
     sin = ((1 - double) / 2).clamp(min=0).sqrt()
     if ends == "heavier":
-        along = dx * cos.view(-1, 1, 1) + dy * sin.view(-1, 1, 1)
-        flipped = turned & ((e * along * along * along).sum((1, 2)) < 0)
+        yyy, xxx = m30 - 3 * y * m20 + 2 * y * y * m10, m03 - 3 * x_ * m02 + 2 * x_ * x_ * m01
+        yyx = m21 - 2 * y * m11 - x_ * m20 + 2 * y * y * m01
+        yxx = m12 - 2 * x_ * m11 - y * m02 + 2 * x_ * x_ * m10
+        along = cos * cos * (cos * xxx + 3 * sin * yxx) + sin * sin * (sin * yyy + 3 * cos * yyx)
+        flipped = turned & (along < 0)
         cos, sin = torch.where(flipped, -cos, cos), torch.where(flipped, -sin, sin)
     cos, sin, y, x_ = (value.to(x.dtype).view(-1, 1, 1) for value in (cos, sin, y, x_))
     down, right = down.to(x.dtype).view(1, -1, 1), right.to(x.dtype).view(1, 1, -1)
     source = x_ + right * sin + down * cos, y - right * cos + down * sin
     return torch.stack([source[0] * (2 / width), source[1] * (2 / height)], dim=3), whole.unsqueeze(3)
+
+
+def _powers(place: Tensor) -> Tensor:
+    """The powers 0 to 3 of every place, (n, 4)."""
+    return torch.stack([torch.ones_like(place), place, place * place, place * place * place], dim=1)
 
 
 ROUND = 1e-6  # of the moments: a smaller difference between the two axes is none

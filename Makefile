@@ -38,6 +38,7 @@ bench: setup ## speed of the operator against x.clone() and its peers, of traini
 	$(BIN)/python benchmarks/imagenet.py --out runs/bench
 	$(BIN)/python benchmarks/retrieval.py --out runs/bench
 	$(BIN)/python benchmarks/measure.py --out runs/bench
+	$(BIN)/python benchmarks/family.py --out runs/bench
 	$(BIN)/python benchmarks/search.py --vectors 100000 --out runs/bench  # a million take an hour
 	$(BIN)/python benchmarks/playground.py --out runs/bench
 

@@ -55,5 +55,6 @@ RECIPE = Recipe(
     change=changed,
     compare=[(row.name, "cnn") for row in ROWS if row.name != "cnn"] + [("orient", "c4")],
     curves=CURVES,
+    figure={"kind": "lines", "curve": "error by angle", "n": "test digits"},
     trains_once=True,
 )

@@ -96,6 +96,8 @@ CANDIDATES = (
         "ranked:smooth=3,stride=2",
     ),
 )
+# Of the candidates the best with augmentation and the best without, over all columns (validation rows).
+CHOSEN = ("top36", "fine_aug")
 COPIES = 6  # views of every image that CNN-Data-Aug is trained on
 
 
@@ -147,7 +149,7 @@ RECIPE = Recipe(
             f"{EPOCHS} passes",
             plan=_short,
             seeds=lambda row: (0,) if row == "st_cnn" else (0, 1, 2),
-            rows=[row.name for row in ROWS],
+            rows=[*(row.name for row in ROWS), *CHOSEN],
         ),
         "candidates": Setting(
             about="as short, layers past the paper's to choose among (--split validation)",
@@ -169,7 +171,8 @@ RECIPE = Recipe(
     parameters=None,
     change=changed,
     compare=[(row.name, "cnn") for row in ROWS + CANDIDATES if row.name != "cnn"]
-    + [("pr_cnn_fine", "pr_cnn"), ("pr_cnn_fine", "cnn_aug")],
+    + [("pr_cnn_fine", "pr_cnn"), ("pr_cnn_fine", "cnn_aug")]
+    + [(name, other) for name in CHOSEN for other in ("cnn_aug", "pr_cnn_fine")],
     curves=CURVES,
     command="patchreorder run table2_grocery --data DIR",
     trains_once=True,

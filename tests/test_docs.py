@@ -76,7 +76,7 @@ def committed(name: str) -> str:
 @pytest.mark.parametrize(
     ("name", "setting"),
     [("table1", "short"), ("table2_grocery", "short"), ("table2_cifar10", "short"), ("table3", "short")]
-    + [("table3", "trained")],
+    + [("table3", "trained"), ("upright", "short")],
 )
 def test_the_readmes_table_is_that_of_the_committed_rows(name, setting):
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")

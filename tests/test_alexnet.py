@@ -333,8 +333,8 @@ def test_mistakes_are_named():
         create_model("alexnet", classes=0)
     with pytest.raises(ValueError, match=r"options .*depth.* do not fit alexnet_gap"):
         create_model("alexnet_gap", depth=3)
-    with pytest.raises(ValueError, match=r"place \('conv1'\) must be one of conv5, pool5"):
-        create_model("alexnet_pr", place="conv1")
+    with pytest.raises(ValueError, match=r"place \('conv6'\) must be one of conv5, pool5"):
+        create_model("alexnet_pr", place="conv6")
 
 
 @pytest.mark.parametrize("variant", ["caffe", "torchvision"])

@@ -239,7 +239,10 @@ def test_reordering_as_text(text, found):
     [
         ({"reorder": "conv6:grid=2"}, r"reorder \('conv6:grid=2'\) must begin with one of conv5, pool5"),
         ({"reorder": "pool5:orient"}, r"reorder \('pool5:orient'\): .* needs maps of a group convolution"),
-        ({"reorder": "pool5:sorted"}, r"layer \('sorted'\) must begin with one of reorder, ranked, align, orient"),
+        (
+            {"reorder": "pool5:sorted"},
+            r"layer \('sorted'\) must begin with one of reorder, ranked, align, pose, orient",
+        ),
         ({"reorder": "pool5:ranked:keep=37"}, r"reorder \('pool5:ranked:keep=37'\): .*does not fit pool5: keep \(37\)"),
         ({"reorder": "pool5:ranked:kept=3"}, r"'kept=3' must be one of keep=NUMBER"),
         ({"reorder": "input:ranked"}, r"layer \('ranked'\) at input leaves no maps"),

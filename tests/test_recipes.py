@@ -181,7 +181,7 @@ def test_the_facts_are_whole(smoke, name):
     assert facts["settings"].keys() == recipe.settings.keys() >= {"short", "smoke"}
     assert not facts["paper"] or "paper" in facts["settings"]
     for row in rows:
-        if recipe.parameters is not None and name != "table2":  # its smoke form is much narrower
+        if recipe.parameters is not None and name not in ("table2", "fig_layers_imagenet"):  # narrower in smoke
             assert facts["parameters"][row.row][row.column] == row.parameters > 0
         for curve in row.curves:
             assert {"x", "y"} <= facts["curves"][curve].keys()

@@ -525,7 +525,9 @@ def test_a_layer_by_name(images: Tensor) -> None:
     assert repr(by_name) == repr(model)
     assert torch.equal(by_name(images), model(images))
     assert isinstance(remove_after(by_name, "1")[0], RankedPool)
-    with pytest.raises(ValueError, match=r"layer \('sorted'\) must begin with one of reorder, ranked, align, orient"):
+    with pytest.raises(
+        ValueError, match=r"layer \('sorted'\) must begin with one of reorder, ranked, align, pose, orient"
+    ):
         insert_after(by_name, "1", "sorted")
     assert "reorder" not in dict(by_name[1].named_children())
 

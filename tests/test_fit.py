@@ -19,6 +19,7 @@ from patchreorder.engine.predict import predict
 from patchreorder.metrics.accuracy import mistakes
 from patchreorder.models import create_model
 from patchreorder.recipes import fit, photographs
+from patchreorder.recipes.spec import Row
 
 CLASSES = 3
 
@@ -193,6 +194,14 @@ def test_other_layers_of_the_family(reorder, data, weights, tmp_path):
         assert (wrong.tolist(), answers.tolist()) == (row["errors"], row["answers"])
         assert row["details"]["options"]["layer"] == layer
         assert row["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_only_layers_behind_the_last_convolution_share_its_maps():
+    def trunk(**options):
+        return photographs._own_trunk(Row(name="a", title="a", about="a", model="alexnet_pr", options=options))
+
+    assert trunk() == trunk(place="pool5") == trunk(place="conv5", grid=2) == ""
+    assert "" != trunk(place="conv4") != trunk(place="conv3") != trunk(place="input")
 
 
 def test_the_layer_at_the_input_has_maps_of_its_own(data, weights, tmp_path):

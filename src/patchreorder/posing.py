@@ -19,6 +19,7 @@ from .functional import Energy, check_maps
 
 Ends = Literal["heavier", "nearest"]
 ENDS = ("heavier", "nearest")
+ROUND = 1e-6  # of the moments: a smaller difference between the two axes is none
 
 
 def align_pose(x: Tensor, *, energy: Energy = "l1", ends: Ends = "heavier") -> Tensor:
@@ -89,8 +90,8 @@ def _grid(x: Tensor, energy: Energy, ends: Ends) -> tuple[Tensor, Tensor]:
         row.unbind(1) for row in moments.unbind(1)
     )
     total = torch.where(whole.flatten(), m, 1.0)
-    y, x_ = m10 / total, m01 / total
-    yy, xx, xy = m20 - y * m10, m02 - x_ * m01, m11 - y * m01
+    y, across = m10 / total, m01 / total
+    yy, xx, xy = m20 - y * m10, m02 - across * m01, m11 - y * m01
     # The axis is at half the angle of (xx - yy, 2 xy).
     size = ((xx - yy) * (xx - yy) + 4 * xy * xy).sqrt()
     turned = size > ROUND * (xx + yy)
@@ -99,15 +100,15 @@ def _grid(x: Tensor, energy: Energy, ends: Ends) -> tuple[Tensor, Tensor]:
     cos = torch.where(xy < 0, -cos, cos)
     sin = ((1 - double) / 2).clamp(min=0).sqrt()
     if ends == "heavier":
-        yyy, xxx = m30 - 3 * y * m20 + 2 * y * y * m10, m03 - 3 * x_ * m02 + 2 * x_ * x_ * m01
-        yyx = m21 - 2 * y * m11 - x_ * m20 + 2 * y * y * m01
-        yxx = m12 - 2 * x_ * m11 - y * m02 + 2 * x_ * x_ * m10
+        yyy, xxx = m30 - 3 * y * m20 + 2 * y * y * m10, m03 - 3 * across * m02 + 2 * across * across * m01
+        yyx = m21 - 2 * y * m11 - across * m20 + 2 * y * y * m01
+        yxx = m12 - 2 * across * m11 - y * m02 + 2 * across * across * m10
         along = cos * cos * (cos * xxx + 3 * sin * yxx) + sin * sin * (sin * yyy + 3 * cos * yyx)
         flipped = turned & (along < 0)
         cos, sin = torch.where(flipped, -cos, cos), torch.where(flipped, -sin, sin)
-    cos, sin, y, x_ = (value.to(x.dtype).view(-1, 1, 1) for value in (cos, sin, y, x_))
+    cos, sin, y, across = (value.to(x.dtype).view(-1, 1, 1) for value in (cos, sin, y, across))
     down, right = down.to(x.dtype).view(1, -1, 1), right.to(x.dtype).view(1, 1, -1)
-    source = x_ + right * sin + down * cos, y - right * cos + down * sin
+    source = across + right * sin + down * cos, y - right * cos + down * sin
     return torch.stack([source[0] * (2 / width), source[1] * (2 / height)], dim=3), whole.unsqueeze(3)
 
 
@@ -115,8 +116,6 @@ def _powers(place: Tensor) -> Tensor:
     """The powers 0 to 3 of every place, (n, 4)."""
     return torch.stack([torch.ones_like(place), place, place * place, place * place * place], dim=1)
 
-
-ROUND = 1e-6  # of the moments: a smaller difference between the two axes is none
 
 torch.fx.wrap("align_pose")  # one node in a symbolic trace, which cannot look at sizes
 

@@ -34,7 +34,7 @@ def fit(
         data: folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or with CLASS/*.jpg, of which a fifth is for tests.
         model: alexnet.
         weights: file with the ImageNet-trained convolutions (.safetensors, .pth); fetched once and cached without it.
-        reorder: where and how: conv5, pool5 or input, and a layer of the family, such as pool5:ranked:quantiles=16,
+        reorder: where and how: conv1 to conv5, pool5 or input, and a layer of the family: pool5:ranked:quantiles=16,
             conv5:align or conv5:reorder:grid=2,levels=2; without a name it is reorder, as in pool5:grid=pixels.
         width: of the two hidden layers.
         epochs: passes over the photographs.

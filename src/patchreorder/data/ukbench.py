@@ -103,14 +103,12 @@ class UKBench:
             ValueError: if no class has four pictures.
         """
         photos = Photos.open(root, "train", view="Ori", workers=workers)
-        names, own = (
-            photos.names,
-            [(photos.labels == label).nonzero()[:, 0].tolist() for label in range(len(photos.classes))],
-        )
-        sorted_own = [sorted(places, key=names.__getitem__) for places in own]
+        names, classes = photos.names, range(len(photos.classes))
+        own = [(photos.labels == label).nonzero()[:, 0].tolist() for label in classes]
+        by_name = [sorted(places, key=names.__getitem__) for places in own]
         found = []
         for first in range(0, GROUP * most, GROUP):
-            groups = [places[first : first + GROUP] for places in sorted_own if len(places) >= first + GROUP]
+            groups = [places[first : first + GROUP] for places in by_name if len(places) >= first + GROUP]
             if groups:
                 found.append(cls(replace(photos, chosen=photos.chosen[torch.tensor(groups).flatten()])))
         if not found:

@@ -198,6 +198,30 @@ def test_usual_layers():
     assert usual_layers([]) == []
 
 
+class Gated(nn.Module):
+    """Squeeze and excitation between two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act, self.second = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)
+        self.squeeze, self.gate = nn.Conv2d(4, 2, 1), nn.Sequential(nn.Conv2d(2, 4, 1), nn.Sigmoid())
+        self.pool, self.last = nn.AdaptiveAvgPool2d(1), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.first(x))
+        x = self.second(x * self.gate(self.squeeze(x.mean((2, 3), keepdim=True))))
+        return self.last(self.pool(x).flatten(1))
+
+
+def test_gates_are_none_of_the_usual_layers():
+    torch.manual_seed(0)
+    network, images = Gated().eval(), torch.rand(2, 1, 9, 9)
+    with watch(network, images) as watched:
+        assert watched.layers == ["act", "pool", "last"]
+    with watch(network, images, ["squeeze", "gate.1"]) as watched:  # but by name
+        assert watched.layers == ["squeeze", "gate.1"]
+
+
 def test_what_a_reordering_layer_is_given():
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), PatchReorder(grid="pixels"), nn.Flatten(), nn.Linear(2, 2))
     network = network[:3].append(nn.Flatten()).append(nn.Linear(2 * 9, 2))
@@ -404,6 +428,31 @@ def test_onnx_equals_torch(exported):
         assert score == pytest.approx(other, rel=0.02)
     one = measure(opened.network, data, grids=X, layers=["pool2"])
     assert list(one.layers) == ["image", "pool2"]
+
+
+def test_gates_of_an_onnx_file_are_none_of_the_usual_layers(exported, tmp_path):
+    import onnx
+
+    model, make = onnx.load(exported / "any.onnx"), onnx.helper.make_node
+    weight = onnx.numpy_helper.from_array(torch.rand(64, 64, 1, 1).numpy(), "excite.weight")
+    model.graph.initializer.append(weight)
+    first, rest = list(model.graph.node)[:3], list(model.graph.node)[3:]
+    gate = [
+        make("GlobalAveragePool", ["relu1"], ["squeezed"]),
+        make("Conv", ["squeezed", "excite.weight"], ["excite"]),
+        make("Sigmoid", ["excite"], ["gate"]),
+        make("Mul", ["relu1", "gate"], ["gated"]),
+    ]
+    rest[0].input[0] = "gated"
+    del model.graph.node[:]
+    model.graph.node.extend([*first, *gate, *rest])
+    onnx.save(model, tmp_path / "gated.onnx")
+    network = open_network(str(tmp_path / "gated.onnx")).network
+    images = torch.rand(2, 1, 28, 28)
+    with network.watch(images) as watched:
+        assert watched.layers == ["relu1", "relu2", "classifier"]
+    with network.watch(images, ["gate"]) as watched:  # but by name
+        assert watched.layers == ["gate"]
 
 
 @pytest.mark.slow  # the exporter takes most of a minute

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from patchreorder.module import PatchReorder
 
-from .watch import Outputs, check_logits, spread
+from .watch import Outputs, check_logits, on_the_way, spread
 
 _WEIGHING = {"Conv", "Gemm", "MatMul", "ConvTranspose"}
 # What may stand behind a layer with weights and belongs to it.
@@ -92,13 +92,22 @@ class OnnxNetwork:
             if name not in known:
                 shown = ", ".join(usual_layers(nodes))
                 raise ValueError(f"layer ({name!r}) is no output in the graph of {self.file}: choose of {shown}, ...")
-        wanted = usual_layers(nodes) if layers is None else [name for name in known if name in layers]
+        if layers is None:
+            layers = self._usual(nodes, images)
+        wanted = [name for name in known if name in layers]
         found = self._watched(wanted, images)
-        whole = [name for name in wanted if _is_whole(found.outputs[name], images)]
-        if layers is not None and len(whole) < len(wanted):
-            other = next(name for name in wanted if name not in whole)
+        other = next((name for name in wanted if not _is_whole(found.outputs[name], images)), None)
+        if other is not None:
             raise ValueError(f"layer ({other!r}) gives no numbers with a row for each image: choose another one")
-        yield WatchedOnnx(found.session, self, spread(whole) if layers is None else whole)
+        yield WatchedOnnx(found.session, self, wanted)
+
+    def _usual(self, nodes: Sequence[_Node], images: Tensor) -> list[str]:
+        """`usual_layers` of the nodes whose outputs are maps or features on the way to the answer, at most a dozen."""
+        nodes = [node for node in nodes if node.kind in _WEIGHING | _FOLLOWING]
+        outputs = self._watched([node.name for node in nodes], images).outputs
+        nodes = [node for node in nodes if _is_whole(outputs[node.name], images)]
+        main = on_the_way([outputs[node.name].shape for node in nodes])
+        return spread(usual_layers([node for node, kept in zip(nodes, main, strict=True) if kept]))
 
     def _watched(self, names: Sequence[str], images: Tensor) -> _Probe:
         model = self._onnx.ModelProto()

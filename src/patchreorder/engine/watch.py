@@ -43,6 +43,7 @@ class Call(NamedTuple):
     layer: nn.Module
     whole: bool  # a floating-point tensor with a row for each image
     overwritten: bool
+    shape: Sequence[int]
 
 
 class WatchedModule:
@@ -105,12 +106,13 @@ def usual_layers(calls: Sequence[Call]) -> list[str]:
 
     Of every layer with weights what leaves it, behind its normalisation, ReLU and pool: the last output before the
     next layer with weights; of these at most `LAYERS`, evenly spread from the first to the last. Then every reordering
-    layer, and what it is given.
+    layer, and what it is given. Side branches (see `on_the_way`) are left out.
     """
     ends: list[str] = []
     begun = ended = False
-    for call in calls:
-        if any(call.layer.children()) or isinstance(call.layer, _SAME) or not call.whole:
+    single = [call for call in calls if call.whole and not any(call.layer.children())]
+    for call, main in zip(single, on_the_way([call.shape for call in single]), strict=True):
+        if isinstance(call.layer, _SAME) or not main:
             continue
         weighs = any(weight.dim() > 1 for weight in call.layer.parameters(recurse=False))
         begun = begun or weighs
@@ -124,6 +126,20 @@ def usual_layers(calls: Sequence[Call]) -> list[str]:
         if isinstance(call.layer, FAMILY):
             chosen |= {call.name, BEFORE + call.name}
     return _ordered(calls, chosen)
+
+
+def on_the_way(shapes: Sequence[Sequence[int]]) -> list[bool]:
+    """Whether each of these outputs, (b, ...), in their order, is none of a side branch.
+
+    One without places that comes before one with places tells how to treat maps and is not made of them, as a gate of
+    squeeze-and-excitation or the angles of a spatial transformer.
+
+    >>> on_the_way([(1, 8, 5, 5), (1, 8, 1, 1), (1, 8, 5, 5), (1, 8, 1, 1), (1, 10)])
+    [True, False, True, True, True]
+    """
+    places = [len(shape) > 2 and math.prod(shape[2:]) > 1 for shape in shapes]
+    last = max((i for i, found in enumerate(places) if found), default=-1)
+    return [found or i > last for i, found in enumerate(places)]
 
 
 def spread(names: Sequence[str]) -> list[str]:
@@ -171,7 +187,8 @@ def _calls(model: nn.Module, images: Tensor) -> dict[str, Call]:
     for name, (module, output, version) in found.items():
         whole = isinstance(output, Tensor) and output.is_floating_point() and output.dim() > 1
         whole = whole and len(output) == len(images) and math.prod(output.shape) > 0
-        calls[name] = Call(name, module, whole, isinstance(output, Tensor) and output._version != version)
+        overwritten = isinstance(output, Tensor) and output._version != version
+        calls[name] = Call(name, module, whole, overwritten, output.shape if whole else ())
     return calls
 
 

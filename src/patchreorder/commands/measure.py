@@ -58,7 +58,8 @@ def measure(
         transforms: rotate, translate or both.
         axes: of the shifts: x, y, diagonal.
         layers: names of the layers to measure, as of named_modules (of an ONNX file: names of outputs in its graph);
-            by default those behind convolutions and fully connected layers, at most a dozen, and reordering layers.
+            by default those behind convolutions and fully connected layers, without gates, at most a dozen, and
+            reordering layers.
         measures: of layers: invariance, similarity, order; by default all that there can be.
         count: how many images; 0 for all.
         compare: another network, measured on the same images and set beside the first.

@@ -10,6 +10,7 @@ import pickle
 import hypothesis.strategies as st
 import pytest
 import torch
+from compiling import assert_compiles_alike
 from conftest import RUNNABLE
 from hypothesis import HealthCheck, given, settings
 from torch import nn
@@ -232,34 +233,19 @@ def test_gradcheck(either, per_channel):
     assert torch.autograd.gradgradcheck(lambda x: f(x) ** 3, (x,))
 
 
-def results(model, x):
-    model.zero_grad()
-    x = x.clone().requires_grad_()
-    z = model(x)
-    (z * torch.arange(z.numel()).view(z.shape).sin()).sum().backward()
-    return [z.detach(), x.grad]
-
-
 @pytest.mark.parametrize("name", [RUNNABLE[-1], pytest.param("torch", marks=pytest.mark.slow)])
 def test_compiles_as_one_graph(use_form, name):
     use_form(name)
-    torch._dynamo.reset()
-    layer = ShiftAlign()
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    for x in (torch.randn(3, 2, 7, 7), torch.randn(4, 2, 7, 7)):  # the second batch is a dynamic one
-        for a, b in zip(results(compiled, x), results(layer, x), strict=True):
-            assert torch.equal(a, b)
+    inputs = torch.randn(3, 2, 7, 7), torch.randn(4, 2, 7, 7)
+    assert_compiles_alike(ShiftAlign(), inputs, exact=True, backend="aot_eager")
 
 
 @pytest.mark.slow
 def test_inductor(either):
-    torch._dynamo.reset()
     for layer in (ShiftAlign(), ShiftAlign(per_channel=True)):
-        compiled = torch.compile(layer, fullgraph=True)
-        for size in (7, 20):
-            x = torch.randn(8, 3, size, size)
-            for a, b in zip(results(compiled, x), results(layer, x), strict=True):
-                assert torch.equal(a, b)
+        inputs = [torch.randn(8, 3, size, size) for size in (7, 20)]
+        compiled = assert_compiles_alike(layer, inputs, exact=True)
+        for x in inputs:
             assert torch.equal(compiled(x.roll((2, 3), (2, 3))), layer(x))
 
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from compiling import assert_compiles_alike
 from conftest import RUNNABLE
 from torch import nn
 from torch.autograd import forward_ad
@@ -164,27 +165,13 @@ class Small(nn.Module):
         return self.head(self.reorder(self.conv(x).relu()).flatten(1))
 
 
-def results(model, x):
-    model.zero_grad()
-    x = x.clone().requires_grad_()
-    out = model(x)
-    out.square().sum().backward()
-    return [out.detach(), x.grad, model.get_parameter("conv.weight").grad.clone()]
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", ["torch", RUNNABLE[-1]])
 def test_compiles_as_one_graph(use_form, name, dynamic):
-    """aot_eager traces forward and backward like inductor does, without a C++ compile."""
     use_form(name)
-    torch._dynamo.reset()
     for options in OPTIONS[:1] if name == "torch" and dynamic else OPTIONS:  # symbolic sizes take their time
-        model = Small(**options)
-        compiled = torch.compile(model, fullgraph=True, dynamic=dynamic, backend="aot_eager")
-        for batch in (4, 7) if dynamic else (4,):
-            x = torch.rand(batch, 3, 8, 8)
-            for a, b in zip(results(compiled, x), results(model, x), strict=True):
-                torch.testing.assert_close(a, b)
+        inputs = [torch.rand(batch, 3, 8, 8) for batch in ((4, 7) if dynamic else (4,))]
+        assert_compiles_alike(Small(**options), inputs, dynamic=dynamic, backend="aot_eager")
 
 
 def test_compiled_graph_calls_the_kernel_and_keeps_the_layout(use_form):
@@ -208,14 +195,9 @@ def test_compiled_graph_calls_the_kernel_and_keeps_the_layout(use_form):
 @pytest.mark.parametrize("name", ["torch", RUNNABLE[-1]])
 def test_inductor(use_form, name, dynamic):
     use_form(name)
-    torch._dynamo.reset()
     for options in [{}, {"grid": "pixels"}, {"grid": 2, "per_channel": False}]:
-        model = Small(**options)
-        compiled = torch.compile(model, fullgraph=True, dynamic=dynamic)
-        for batch in (4, 7) if dynamic else (4,):
-            x = torch.rand(batch, 3, 8, 8)
-            for a, b in zip(results(compiled, x), results(model, x), strict=True):
-                torch.testing.assert_close(a, b)
+        inputs = [torch.rand(batch, 3, 8, 8) for batch in ((4, 7) if dynamic else (4,))]
+        assert_compiles_alike(Small(**options), inputs, dynamic=dynamic)
     # The operator alone, bit for bit: no multiply-add may be contracted.
     x = torch.randn(64, 8, 9, 9)
     f = torch.compile(lambda x: patch_reorder(x, grid=3, return_order=True), fullgraph=True, dynamic=dynamic)

@@ -7,6 +7,7 @@ import pickle
 import hypothesis.strategies as st
 import pytest
 import torch
+from compiling import assert_compiles_alike
 from conftest import RUNNABLE
 from hypothesis import HealthCheck, given, settings
 from torch import nn
@@ -218,32 +219,18 @@ def test_the_gradient_goes_back_the_way_the_pixels_came(either):
                 assert torch.equal(x.grad[i, c].flatten(), weight[i, c].flatten()[went])
 
 
-def results(model, x):
-    x = x.clone().requires_grad_()
-    z = model(x)
-    (z * torch.arange(z.numel()).view(z.shape).sin()).sum().backward()
-    return [z.detach(), x.grad]
-
-
 @pytest.mark.parametrize("name", [RUNNABLE[-1], pytest.param("torch", marks=pytest.mark.slow)])
 def test_compiles_as_one_graph(use_form, name):
     use_form(name)
-    torch._dynamo.reset()
-    layer = OrientationReorder()
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    for x in (torch.randn(3, 8, 4, 4), torch.randn(4, 8, 4, 4)):  # the second batch is a dynamic one
-        for a, b in zip(results(compiled, x), results(layer, x), strict=True):
-            assert torch.equal(a, b)
+    inputs = torch.randn(3, 8, 4, 4), torch.randn(4, 8, 4, 4)
+    assert_compiles_alike(OrientationReorder(), inputs, exact=True, backend="aot_eager")
 
 
 @pytest.mark.slow
 def test_inductor(either):
-    torch._dynamo.reset()
     for layer in (OrientationReorder(), OrientationReorder(8, per_channel=True)):
-        compiled = torch.compile(layer, fullgraph=True)
         x = torch.randn(6, 2, layer.orientations, 5, 5)
-        for a, b in zip(results(compiled, x), results(layer, x), strict=True):
-            assert torch.equal(a, b)
+        compiled = assert_compiles_alike(layer, [x], exact=True)
         assert torch.equal(compiled(turned(x, 1)), layer(x))
 
 

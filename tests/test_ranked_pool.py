@@ -7,6 +7,7 @@ import pickle
 import hypothesis.strategies as st
 import pytest
 import torch
+from compiling import assert_compiles_alike
 from conftest import RUNNABLE
 from hypothesis import HealthCheck, given, settings
 from torch import nn
@@ -234,31 +235,15 @@ class Small(nn.Module):
         return self.head(self.pool(self.conv(x)).flatten(1))
 
 
-def results(model, x):
-    model.zero_grad()
-    x = x.clone().requires_grad_()
-    out = model(x)
-    out.square().sum().backward()
-    return [out.detach(), x.grad, model.get_parameter("conv.weight").grad.clone()]
-
-
 def test_compiles_as_one_graph(either):
-    torch._dynamo.reset()
-    model = Small(6, quantiles=6, weights=-0.5)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    for x in (torch.randn(4, 3, 8, 8), torch.randn(5, 3, 8, 8)):  # the second batch is a dynamic one
-        for a, b in zip(results(compiled, x), results(model, x), strict=True):
-            torch.testing.assert_close(a, b)
+    inputs = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 8, 8)
+    assert_compiles_alike(Small(6, quantiles=6, weights=-0.5), inputs, backend="aot_eager")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"keep": 6}, {"quantiles": 6, "weights": -0.5}, {"smooth": 3, "stride": 2}])
 def test_inductor(either, options):
-    torch._dynamo.reset()
-    pool = torch.compile(RankedPool(**options), fullgraph=True)
-    for size in (8, 20):
-        x = torch.randn(4, 3, size, size)
-        torch.testing.assert_close(pool(x), ranked_pool(x, **options))
+    assert_compiles_alike(RankedPool(**options), [torch.randn(4, 3, size, size) for size in (8, 20)])
 
 
 def test_exports_with_any_batch_and_size():

@@ -312,7 +312,35 @@ def test_jitter_rolls_on_at_random_in_training_only(either):
     assert create_layer("align:jitter=2").jitter == 2
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_size_leaves_the_middle(either, layout):
+    thing = torch.rand(4, 3, 5, 6)
+    for height, width in ((12, 13), (13, 12), (8, 9)):
+        layer, cut = ShiftAlign(size=8), []
+        for down, right in itertools.product(range(height - 4), range(width - 5)):
+            x = F.pad(thing, (right, width - right - 6, down, height - down - 5)).contiguous(memory_format=layout)
+            assert torch.equal(layer(x).flatten(2).sort().values, F.pad(thing, (0, 2, 0, 3)).flatten(2).sort().values)
+            cut.append(layer(x))
+            top, left = height // 2 - 4, width // 2 - 4
+            assert torch.equal(cut[-1], align_shift(x)[:, :, top : top + 8, left : left + 8])
+            assert cut[-1].is_contiguous(memory_format=layout)
+        assert all(torch.equal(cut[0], other) for other in cut)  # wherever it was
+    x.requires_grad_()
+    layer(x).sum().backward()
+    assert x.grad.sum() == 4 * 3 * 64  # every pixel that is left came from one
+    moved = ShiftAlign(size=6, jitter=1).train()(x)
+    assert (moved.shape, moved.any()) == ((4, 3, 6, 6), True)
+    assert layer(x[0]).shape == (3, 8, 8)
+    assert torch.equal(torch.fx.symbolic_trace(layer)(x), layer(x))
+    assert repr(create_layer("align:size=8")) == "ShiftAlign(energy='l2', per_channel=False, size=8)"
+
+
 def test_bad_arguments_are_named():
+    for size, error in ((0, ValueError), (1.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match=rf"size \({size}\)"):
+            ShiftAlign(size=size)
+    with pytest.raises(ValueError, match=r"size \(6\) is more than the maps have, 5x7"):
+        ShiftAlign(size=6)(torch.rand(1, 1, 5, 7))
     for jitter, error in ((-1, ValueError), (1.5, TypeError), (True, TypeError)):
         with pytest.raises(error, match=rf"jitter \({jitter}\)"):
             ShiftAlign(jitter=jitter)

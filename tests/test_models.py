@@ -231,7 +231,11 @@ def test_a_row_that_is_not_shipped_is_named():
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("pr_cnn", {"layer": "align", "place": "input"}), ("c4_cnn", {"layer": "orient", "align": True})],
+    [
+        ("pr_cnn", {"layer": "align", "place": "input"}),
+        ("pr_cnn", {"layer": "align:size=28", "place": "input"}),
+        ("c4_cnn", {"layer": "orient", "align": True}),
+    ],
 )
 def test_an_aligned_network_answers_the_same_wherever_the_digit_is(name, options):
     model = create_model(name, dataset="mnist-t", **options).eval()
@@ -240,3 +244,21 @@ def test_an_aligned_network_answers_the_same_wherever_the_digit_is(name, options
     assert torch.equal(model(x.roll((5, -7), (2, 3))), model(x))
     other = create_model(name, dataset="mnist-t").eval()
     assert not torch.allclose(other(x.roll((5, -7), (2, 3))), other(x), atol=1e-3)
+
+
+def test_behind_a_cut_input_the_network_is_made_for_what_is_left():
+    model = create_model("pr_cnn", dataset="mnist-t", layer="align:size=28", place="input")
+    small = create_model("cnn", dataset="mnist")
+    assert {name: p.shape for name, p in model.named_parameters()} == {
+        name: p.shape for name, p in small.named_parameters()
+    }
+    assert create_model("pr_cnn", dataset="mnist-t", layer="align:size=21", place="input")(
+        torch.rand(1, 1, 42, 42)
+    ).shape == (1, 10)
+    for layer, place, why in (
+        ("align:size=20", "input", "leaves 20x20 pixels, the CNN needs 21x21"),
+        ("align:size=50", "input", r"size \(50\) is more than the maps have, 42x42"),
+        ("align:size=5", "relu", "leaves maps of 5x5 at relu, and what follows is made for 11x11: leave size out"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            create_model("pr_cnn", dataset="mnist-t", layer=layer, place=place)

@@ -81,6 +81,27 @@ def _align(x: Tensor, energy: Energy, per_channel: bool, *, jitter: int = 0) -> 
     return z, order
 
 
+def middle(x: Tensor, size: int) -> Tensor:
+    """The middle size x size pixels of maps: row h // 2 comes to row size // 2, columns likewise.
+
+    Raises:
+        ValueError: the maps are smaller.
+    """
+    height, width = x.shape[-2:]
+    if size > min(height, width):
+        raise ValueError(f"size ({size}) is more than the maps have, {height}x{width}: give a smaller one, or none")
+    top, left = height // 2 - size // 2, width // 2 - size // 2
+    return x[..., top : top + size, left : left + size].clone()  # what was cut off need not be kept
+
+
+def check_size(size: int | None) -> None:
+    """Raise an error where the size that is to be left makes no sense."""
+    if size is not None and type(size) is not int:
+        raise TypeError(f"size ({size!r}) must be a whole number of pixels, or None for all")
+    if size is not None and size < 1:
+        raise ValueError(f"size ({size}) must be 1 or more")
+
+
 def _check(energy: str, per_channel: bool, jitter: int = 0) -> None:
     if energy not in ("l1", "l2"):
         raise ValueError(f"energy ({energy!r}) must be 'l1' or 'l2'")
@@ -113,6 +134,7 @@ def _sources(centre: Tensor, size: int) -> Tensor:
 
 
 torch.fx.wrap("_align")
+torch.fx.wrap("middle")
 torch.fx.wrap("align_shift")  # one node in a symbolic trace, which cannot look at sizes
 
 
@@ -120,16 +142,19 @@ class ShiftAlign(nn.Module):
     """Roll every image so that the centroid of its energy comes to the middle; no parameters (see `align_shift`).
 
     Shape:
-        Input and output: (batch, channels, height, width) or (channels, height, width).
+        Input and output: (batch, channels, height, width) or (channels, height, width); with `size` the output is
+        (..., size, size).
 
     Args:
         energy: "l2" (squares) or "l1" (magnitudes).
         per_channel: align every channel by itself; False moves all channels together.
         jitter: in training mode every image is rolled on by up to so many pixels, at random (torch's generator), down
             and right, so that what follows learns the small shifts that noise leaves. In eval mode nothing is random.
+        size: leave the middle size x size pixels only. What was anywhere on a large background then costs what follows
+            no more than a small image; what is larger than this, or further from the centroid, is cut off.
 
     Raises:
-        ValueError: an argument is out of range; when called, the maps have no pixels.
+        ValueError: an argument is out of range; when called, the maps have no pixels, or fewer than `size`.
 
     >>> ShiftAlign()(torch.tensor([[[[9.0, 0.0, 0.0]]]]))
     tensor([[[[0., 9., 0.]]]])
@@ -137,18 +162,25 @@ class ShiftAlign(nn.Module):
     ShiftAlign(energy='l2', per_channel=False)
     """
 
-    def __init__(self, energy: Energy = "l2", per_channel: bool = False, jitter: int = 0) -> None:
+    def __init__(
+        self, energy: Energy = "l2", per_channel: bool = False, jitter: int = 0, size: int | None = None
+    ) -> None:
         super().__init__()
         _check(energy, per_channel, jitter)
+        check_size(size)
         self.energy: Energy = energy
         self.per_channel = per_channel
         self.jitter = jitter
+        self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and self.jitter:
-            return _align(x, self.energy, self.per_channel, jitter=self.jitter)[0]
-        return align_shift(x, energy=self.energy, per_channel=self.per_channel)
+            z = _align(x, self.energy, self.per_channel, jitter=self.jitter)[0]
+        else:
+            z = align_shift(x, energy=self.energy, per_channel=self.per_channel)
+        return z if self.size is None else middle(z, self.size)
 
     def extra_repr(self) -> str:
         jitter = f", jitter={self.jitter}" if self.jitter else ""
-        return f"energy={self.energy!r}, per_channel={self.per_channel}{jitter}"
+        size = f", size={self.size}" if self.size is not None else ""
+        return f"energy={self.energy!r}, per_channel={self.per_channel}{jitter}{size}"

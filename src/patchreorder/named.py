@@ -58,7 +58,7 @@ MEMBERS: Mapping[str, Member] = {
             "mean": YES_NO,
         },
     ),
-    "align": Member(ShiftAlign, {"energy": ENERGY, "per_channel": YES_NO, "jitter": NUMBER}),
+    "align": Member(ShiftAlign, {"energy": ENERGY, "per_channel": YES_NO, "jitter": NUMBER, "size": NUMBER}),
     "pose": Member(PoseAlign, {"energy": ENERGY, "ends": Option((str,), "heavier|nearest")}),
     "orient": Member(
         OrientationReorder, {"orientations": NUMBER, "energy": ENERGY, "per_channel": YES_NO, "turn": YES_NO}

@@ -212,7 +212,7 @@ def alexnet_pr(
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
     settings, usual = Settings(grid, levels, energy, per_channel, descending), Settings(levels=2)
     name, side = PLACES[place]
-    made, length = chosen(layer, settings, usual, side=side, place=place, before_convolutions=place not in BEHIND)
+    made, length, _ = chosen(layer, settings, usual, side=side, place=place, before_convolutions=place not in BEHIND)
     if place == "conv5" and length is not None:
         return alexnet(global_pool=made, length=length, **options)
     model = alexnet(length=length, **options)

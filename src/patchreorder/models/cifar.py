@@ -73,7 +73,7 @@ def cifar_pr(
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
     settings, usual = Settings(grid, levels, energy, per_channel, descending), Settings(levels=2)
     before = place not in ("conv5", "pool5")
-    made, length = chosen(layer, settings, usual, side=PLACES[place], place=place, before_convolutions=before)
+    made, length, _ = chosen(layer, settings, usual, side=PLACES[place], place=place, before_convolutions=before)
     if place == "input":
         return _network(dropout=dropout, first=made)
     number = int(place[-1])

@@ -36,6 +36,7 @@ from .thin_conv import ThinConv2d
 
 SIZES = {"mnist": 28, "mnist-r": 28, "mnist-t": 42, "mnist-rts": 42, "mnist-c": 42, "mnist-cr": 42}
 CLASSES = 10
+SMALLEST = 21  # images: their second convolution still has a place
 FILTERS = 64
 PLACES = ("conv", "relu", "pool", "input", "conv1")
 C4_PLACES = ("orientation", "pool", "input")
@@ -87,8 +88,9 @@ def pr_cnn(
     """The CNN with reordering at its second convolution: after the convolution, its ReLU, or the pool (`place`).
 
     At "conv1" it stands after the ReLU of the first. `layer` puts another of the family there, or at the input, by name
-    (see `create_layer`). Where it leaves less than maps, as ranked does, the classifier gets what it leaves, and before
-    the pool it stands instead of the pool.
+    (see `create_layer`). Behind an input that is cut, as by `align:size=28`, the CNN is made for what is left. Where a
+    layer leaves less than maps, as ranked does, the classifier gets what it leaves, and before the pool it stands
+    instead of the pool.
     """
     first, end = _sides(size)
     sides = {"conv": first - 6, "relu": first - 6, "pool": end, "input": size, "conv1": size - 8}
@@ -96,9 +98,19 @@ def pr_cnn(
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
     settings = Settings(grid, levels, energy, per_channel, descending)
     before = place in ("input", "conv1")
-    made, length = chosen(layer, settings, Settings(), side=sides[place], place=place, before_convolutions=before)
+    made, length, left = chosen(
+        layer,
+        settings,
+        Settings(),
+        side=sides[place],
+        place=place,
+        before_convolutions=before,
+        any_side=place == "input",
+    )
     if place == "input":
-        return nn.Sequential(OrderedDict([("reorder", made), *_network(size).named_children()]))
+        if left < SMALLEST:
+            raise ValueError(f"layer ({layer!r}) leaves {left}x{left} pixels, the CNN needs {SMALLEST}x{SMALLEST}")
+        return nn.Sequential(OrderedDict([("reorder", made), *_network(left).named_children()]))
     if place == "conv1":
         first_pool = {"relu1": nn.ReLU(), "reorder": made, "pool1": _pool()}
         return _network(size, pooled=lambda number: first_pool if number == 1 else _pooled(number))
@@ -172,7 +184,7 @@ def c4_cnn(size: int, *, layer: str | None = None, place: str = "orientation", a
         parts["orientation"], numbers = {"orientation": made}, ORIENTATIONS * end * end
     elif layer is not None:
         before = place == "input"
-        made, length = place_layer(layer, side=size if before else end, place=place, before_convolutions=before)
+        made, length, _ = place_layer(layer, side=size if before else end, place=place, before_convolutions=before)
         parts[place] = {**parts[place], "reorder": made}
         numbers = numbers if length is None else length
 

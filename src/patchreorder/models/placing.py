@@ -14,10 +14,11 @@ from patchreorder.orientation import OrientationReorder
 
 
 class Placed(NamedTuple):
-    """A layer, and how many numbers it leaves of each map; None if it leaves a map of the same size."""
+    """A layer, how many numbers it leaves of each map (None if it leaves a map), and the side of what it leaves."""
 
     layer: nn.Module
     length: int | None
+    side: int
 
 
 def layer_for_maps(text: str) -> nn.Module:
@@ -35,7 +36,9 @@ def layer_for_maps(text: str) -> nn.Module:
     return layer
 
 
-def place_layer(text: str, *, side: int, place: str, before_convolutions: bool = False) -> Placed:
+def place_layer(
+    text: str, *, side: int, place: str, before_convolutions: bool = False, any_side: bool = False
+) -> Placed:
     """The layer that a text names, for plain maps of that side.
 
     Args:
@@ -43,12 +46,13 @@ def place_layer(text: str, *, side: int, place: str, before_convolutions: bool =
         side: of the maps, in pixels.
         place: what to call it in errors.
         before_convolutions: a map must be left.
+        any_side: it may be a smaller one, as behind `align:size=28`.
 
     Raises:
         ValueError: there is no such layer, or it does not fit.
 
     >>> place_layer("ranked:quantiles=16", side=6, place="pool")
-    Placed(layer=RankedPool(quantiles=16), length=16)
+    Placed(layer=RankedPool(quantiles=16), length=16, side=1)
     """
     layer = layer_for_maps(text)
     try:
@@ -57,14 +61,26 @@ def place_layer(text: str, *, side: int, place: str, before_convolutions: bool =
     except ValueError as error:
         raise ValueError(f"layer ({text!r}) does not fit {place}: {error}") from None
     if left.dim() == 4:
-        return Placed(layer, None)
+        if left.shape[-1] != side and not any_side:
+            raise ValueError(
+                f"layer ({text!r}) leaves maps of {left.shape[-2]}x{left.shape[-1]} at {place}, and what follows is "
+                f"made for {side}x{side}: leave size out"
+            )
+        return Placed(layer, None, left.shape[-1])
     if before_convolutions:
         raise ValueError(f"layer ({text!r}) at {place} leaves no maps for the convolutions behind it: use align")
-    return Placed(layer, left.shape[2])
+    return Placed(layer, left.shape[2], 1)
 
 
 def chosen(
-    text: str | None, settings: Settings, usual: Settings, *, side: int, place: str, before_convolutions: bool = False
+    text: str | None,
+    settings: Settings,
+    usual: Settings,
+    *,
+    side: int,
+    place: str,
+    before_convolutions: bool = False,
+    any_side: bool = False,
 ) -> Placed:
     """The layer that a text names, or without one `PatchReorder` with these settings.
 
@@ -72,8 +88,8 @@ def chosen(
         ValueError: a text, and settings other than the usual ones.
     """
     if text is None:
-        return Placed(PatchReorder(*settings), None)
+        return Placed(PatchReorder(*settings), None, side)
     if settings != usual:
         names = ", ".join(name for name in Settings._fields if getattr(settings, name) != getattr(usual, name))
         raise ValueError(f"layer ({text!r}) excludes {names}: write options behind its name, as in reorder:grid=2")
-    return place_layer(text, side=side, place=place, before_convolutions=before_convolutions)
+    return place_layer(text, side=side, place=place, before_convolutions=before_convolutions, any_side=any_side)

@@ -522,6 +522,7 @@ def test_on_an_empty_background_the_input_is_aligned() -> None:
     with torch.no_grad():
         assert torch.equal(aligned(images), aligned(images.roll((5, 6), (2, 3))))
     assert text.index("align at the input") < text.index("reorder:grid=pixels after")
+    assert '"pose" instead of "align" also undoes turns' in text
     assert "align" not in printed(aligned, on_background())  # it ignores shifts
     assert "align" not in printed(model, torch.rand(2, 1, 28, 28))
     some = torch.cat([on_background(), torch.rand(1, 1, 28, 28)])

@@ -70,7 +70,7 @@ def advise(model: nn.Module, example: Tensor | tuple[Any, ...], *, console: Cons
     1. `orient` behind the last group convolution (a module with an attribute `orientations`, as ours have), if its
        maps are square.
     2. `align` at the input, if the outermost pixels of all example images are zero, the output is no maps, and it
-       changes when the images are shifted by a pixel.
+       changes when the images are shifted by a pixel; `pose` if things are turned that are upright in training images.
     3. `ranked:quantiles=16` instead of a global pool, if the last maps go into one (there reordering is a no-op); fewer
        shares if the maps have fewer positions. The next layer gets as many times the numbers.
     4. `reorder:grid=pixels` at the places without a warning, the last one first, but not behind a dropout. `ranked`, if
@@ -357,6 +357,7 @@ def _rules(advice: list[Advice], pool: str, background: str) -> Iterator[str]:
         if background == "constant":
             yield "    That of the example is not zero, as it has to be: subtract it from the images first."
         yield '    model = nn.Sequential(create_layer("align"), model)'
+        yield '    "pose" instead of "align" also undoes turns; for training images that have not the turns to come.'
     for line in advice:
         if line.warning == NO_OP and line.layer.startswith("ranked"):
             shares = line.layer.partition("=")[2]

@@ -111,7 +111,7 @@ def test_the_gradient_goes_to_the_pixels_that_were_read():
     from patchreorder.posing import _grid
 
     rolled, order = align_shift(x.detach(), energy="l1", return_order=True)
-    grid, _ = _grid(rolled, "l1", "heavier")
+    grid, _ = _grid(rolled, "l1", "heavier", rolled.shape[2:])
     again = rolled.clone().requires_grad_()
     (nn.functional.grid_sample(again, grid, align_corners=False) * fixed).sum().backward()
     wanted = torch.zeros(64, dtype=torch.float64).scatter(0, order.flatten().long(), again.grad.flatten())
@@ -146,7 +146,34 @@ def test_onnx_with_any_batch():
         torch.testing.assert_close(torch.from_numpy(found), layer(images), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_size_leaves_the_middle(layout):
+    x = torch.cat([thing(32, angle=angle, down=5, right=-4).expand(-1, 2, -1, -1) for angle in (10, 50, 130)])
+    x = torch.cat([x, torch.zeros(1, 2, 32, 32)]).contiguous(memory_format=layout)
+    for ends in ENDS:
+        cut = PoseAlign(ends=ends, size=20)(x)
+        assert torch.equal(cut, align_pose(x, ends=ends)[:, :, 6:26, 6:26])
+        assert cut.is_contiguous(memory_format=layout)
+        assert torch.equal(PoseAlign(ends=ends, size=20)(x.roll((3, 9), (2, 3))), cut)
+    odd = PoseAlign(size=19)(x)
+    assert odd.shape == (4, 2, 19, 19)
+    rows = torch.arange(19.0) - 9
+    assert abs((odd[0, 0].sum(1) * rows).sum() / odd[0, 0].sum()) < 0.1  # the centroid, in the middle
+    nan = x.clone()
+    nan[0, 0, 4, 7] = torch.nan
+    assert PoseAlign(size=5)(nan)[0, 0, 2, 2].isnan()  # only rolled, and cut
+    assert align_pose(x[0], size=7).shape == (2, 7, 7)
+    assert repr(create_layer("pose:size=20")) == "PoseAlign(energy='l1', ends='heavier', size=20)"
+
+
 def test_bad_arguments_are_named():
+    for size, error in ((0, ValueError), (1.5, TypeError)):
+        with pytest.raises(error, match=rf"size \({size}\)"):
+            PoseAlign(size=size)
+        with pytest.raises(error, match=rf"size \({size}\)"):
+            align_pose(torch.ones(1, 1, 4, 4), size=size)
+    with pytest.raises(ValueError, match=r"size \(5\) is more than the maps have, 4x9"):
+        align_pose(torch.ones(1, 1, 4, 9), size=5)
     with pytest.raises(ValueError, match=r"ends \('longer'\) must be one of heavier, nearest"):
         PoseAlign(ends="longer")
     with pytest.raises(ValueError, match=r"ends \('longer'\)"):

@@ -14,7 +14,7 @@ import torch.fx
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .alignment import align_shift
+from .alignment import align_shift, check_size, middle
 from .functional import Energy, check_maps
 
 Ends = Literal["heavier", "nearest"]
@@ -22,7 +22,7 @@ ENDS = ("heavier", "nearest")
 ROUND = 1e-6  # of the moments: a smaller difference between the two axes is none
 
 
-def align_pose(x: Tensor, *, energy: Energy = "l1", ends: Ends = "heavier") -> Tensor:
+def align_pose(x: Tensor, *, energy: Energy = "l1", ends: Ends = "heavier", size: int | None = None) -> Tensor:
     """Roll, move and turn every image: the centroid of its energy to the middle, its principal axis upright.
 
     Shifts by whole pixels, cyclic or over a background of zeros, change nothing, bit for bit, as long as the circular
@@ -32,16 +32,18 @@ def align_pose(x: Tensor, *, energy: Energy = "l1", ends: Ends = "heavier") -> T
     axis, as a disc, is not turned; one without energy, or with an energy that is NaN or infinite, is only rolled.
 
     Shape:
-        x: (batch, channels, height, width) or (channels, height, width); the result has its shape, type and layout.
+        x: (batch, channels, height, width) or (channels, height, width); the result has its shape, type and layout,
+        with `size` (..., size, size).
 
     Args:
         energy: of a pixel, "l1" for its magnitude, "l2" for its square.
         ends: an axis has two ends, and which one comes down has to be chosen: "heavier" takes the one that reaches
             farther out (the sign of the third moment), so that any turn is undone, half turns too; "nearest" takes the
             smaller turn, so that things keep their ends as long as nothing is turned by more than 90 degrees.
+        size: return the middle size x size pixels only; at least as many must be there.
 
     Raises:
-        ValueError: x has no pixels, or an argument is out of range.
+        ValueError: x has no pixels, or fewer than `size`, or an argument is out of range.
         TypeError: the tensor is of the wrong type.
 
     >>> x = torch.zeros(1, 1, 5, 5)
@@ -56,11 +58,13 @@ def align_pose(x: Tensor, *, energy: Energy = "l1", ends: Ends = "heavier") -> T
     check_maps("x", x)
     if ends not in ENDS:
         raise ValueError(f"ends ({ends!r}) must be one of {', '.join(ENDS)}")
+    check_size(size)
     maps = align_shift(x.unsqueeze(0) if x.dim() == 3 else x, energy=energy)
     wide = maps.float() if maps.dtype in (torch.float16, torch.bfloat16) else maps
-    grid, whole = _grid(wide.detach(), energy, ends)
+    rolled = wide if size is None else middle(wide, size)
+    grid, whole = _grid(wide.detach(), energy, ends, rolled.shape[2:])
     z = F.grid_sample(wide, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    z = torch.where(whole, z, wide).to(x.dtype)
+    z = torch.where(whole, z, rolled).to(x.dtype)
     if x.dim() == 3:
         return z.squeeze(0)
     # grid_sample answers in rows of one channel, whatever the layout of x.
@@ -71,10 +75,11 @@ def _in_pixels(x: Tensor) -> bool:
     return x.shape[1] > 1 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
-def _grid(x: Tensor, energy: Energy, ends: Ends) -> tuple[Tensor, Tensor]:
-    """Where each pixel of the result reads in x, (b, h, w, 2), for `F.grid_sample`, and whether that has a meaning.
+def _grid(x: Tensor, energy: Energy, ends: Ends, sides: torch.Size) -> tuple[Tensor, Tensor]:
+    """Where each pixel of a result of h x w (`sides`) reads in x, for `F.grid_sample`, and whether that has a meaning.
 
-    The second is (b, 1, 1, 1): False for an image without energy, or with one that is not finite.
+    The first is (b, h, w, 2); the second (b, 1, 1, 1), False for an image without energy, or with one that is not
+    finite.
     """
     height, width = x.shape[2:]
     e = x.abs() if energy == "l1" else x * x
@@ -82,8 +87,7 @@ def _grid(x: Tensor, energy: Energy, ends: Ends) -> tuple[Tensor, Tensor]:
     top = e.amax((1, 2), keepdim=True)
     whole = top.isfinite() & (top > 0)
     e = torch.where(whole, e / torch.where(whole, top, 1.0), 0.0)
-    down = torch.arange(height, dtype=torch.float64, device=x.device) - (height - 1) / 2
-    right = torch.arange(width, dtype=torch.float64, device=x.device) - (width - 1) / 2
+    down, right = (_from_middle(side, x.device) for side in (height, width))
     # All moments up to the third about the middle, [i][j] that of down ** i * right ** j; then about the centroid.
     moments = _powers(down).T @ (e @ _powers(right))
     ((m, m01, m02, m03), (m10, m11, m12, _), (m20, m21, _, _), (m30, _, _, _)) = (
@@ -107,9 +111,15 @@ def _grid(x: Tensor, energy: Energy, ends: Ends) -> tuple[Tensor, Tensor]:
         flipped = turned & (along < 0)
         cos, sin = torch.where(flipped, -cos, cos), torch.where(flipped, -sin, sin)
     cos, sin, y, across = (value.to(x.dtype).view(-1, 1, 1) for value in (cos, sin, y, across))
-    down, right = down.to(x.dtype).view(1, -1, 1), right.to(x.dtype).view(1, 1, -1)
+    down, right = (_from_middle(side, x.device).to(x.dtype) for side in sides)
+    down, right = down.view(1, -1, 1), right.view(1, 1, -1)
     source = across + right * sin + down * cos, y - right * cos + down * sin
     return torch.stack([source[0] * (2 / width), source[1] * (2 / height)], dim=3), whole.unsqueeze(3)
+
+
+def _from_middle(side: int, device: torch.device) -> Tensor:
+    """Of every row (or column) how far it is from the middle."""
+    return torch.arange(side, dtype=torch.float64, device=device) - (side - 1) / 2
 
 
 def _powers(place: Tensor) -> Tensor:
@@ -124,30 +134,35 @@ class PoseAlign(nn.Module):
     """Move and turn every image so that its energy lies alike; no parameters (see `align_pose`).
 
     Shape:
-        Input and output: (batch, channels, height, width) or (channels, height, width).
+        Input and output: (batch, channels, height, width) or (channels, height, width); with `size` the output is
+        (..., size, size).
 
     Args:
         energy: "l1" (magnitudes) or "l2" (squares).
         ends: which end of the principal axis comes down, "heavier" or "nearest".
+        size: leave the middle size x size pixels only (see `ShiftAlign`).
 
     Raises:
-        ValueError: an argument is out of range; when called, the maps have no pixels.
+        ValueError: an argument is out of range; when called, the maps have no pixels, or fewer than `size`.
 
     >>> PoseAlign()
     PoseAlign(energy='l1', ends='heavier')
     """
 
-    def __init__(self, energy: Energy = "l1", ends: Ends = "heavier") -> None:
+    def __init__(self, energy: Energy = "l1", ends: Ends = "heavier", size: int | None = None) -> None:
         super().__init__()
+        check_size(size)
         if energy not in ("l1", "l2"):
             raise ValueError(f"energy ({energy!r}) must be 'l1' or 'l2'")
         if ends not in ENDS:
             raise ValueError(f"ends ({ends!r}) must be one of {', '.join(ENDS)}")
         self.energy: Energy = energy
         self.ends: Ends = ends
+        self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        return align_pose(x, energy=self.energy, ends=self.ends)
+        return align_pose(x, energy=self.energy, ends=self.ends, size=self.size)
 
     def extra_repr(self) -> str:
-        return f"energy={self.energy!r}, ends={self.ends!r}"
+        size = f", size={self.size}" if self.size is not None else ""
+        return f"energy={self.energy!r}, ends={self.ends!r}{size}"

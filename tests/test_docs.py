@@ -87,6 +87,53 @@ def test_the_readmes_table_is_that_of_the_committed_rows(name, setting):
     assert shown == rows, "run `patchreorder report results --markdown` and copy its first table"
 
 
+# README's first table: where its numbers stand, by recipe and column; and the rows of each method, in the same order.
+GLANCE_COLUMNS = {
+    "digits turned": ("table1", "R"),
+    "digits shifted": ("table1", "T"),
+    "trained upright: turned": ("upright", "R"),
+    "trained upright: shifted": ("upright", "T"),
+    "groceries turned": ("table2_grocery", "R"),
+    "groceries shifted": ("table2_grocery", "T"),
+    "UK-Bench": ("table3", "mixed"),
+}
+GLANCE_ROWS = {
+    "CNN": ("cnn", "cnn", "cnn", "alexnet_flatten"),
+    "spatial transformer": ("st_cnn", "st_cnn", "st_cnn", ""),
+    "global average": ("cnn_gap", "cnn_gap", "cnn_gap", "alexnet_gap"),
+    "training images turned and shifted too": ("", "", "cnn_aug", ""),
+    "the paper's layer: `reorder:grid=2`": ("pr_cnn", "pr_cnn", "pr_cnn", "alexnet_pr"),
+    "ours: every pixel, `reorder`": ("pr_cnn_fine", "fine", "pr_cnn_fine", "alexnet_ranked"),
+    "ours: `pose` at the input": ("", "pose", "", ""),
+    "ours: `ranked` averages": ("", "", "", "alexnet_weighted"),
+}
+
+
+def glance() -> str:
+    """README's first table, from the committed rows."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for recipe in load(DOCS.parent / "results"):
+        for result in recipe.results:
+            if (result.setting, result.split) == ("short", "test"):
+                found.setdefault((recipe.name, result.row, result.column), []).append(result.value)
+    order = list(dict.fromkeys(recipe for recipe, _ in GLANCE_COLUMNS.values()))
+    lines = ["| | " + " | ".join(GLANCE_COLUMNS) + " |", "| --- |" + " ---: |" * len(GLANCE_COLUMNS)]
+    for title, names in GLANCE_ROWS.items():
+        cells = [title]
+        for recipe, column in GLANCE_COLUMNS.values():
+            values = found.get((recipe, names[order.index(recipe)], column))
+            digits = 3 if recipe == "table3" else 2
+            cells.append(f"{sum(values) / len(values):.{digits}f} ({len(values)})" if values else "\N{EN DASH}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def test_the_readmes_first_table_is_that_of_the_committed_rows():
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    shown = readme.split("<!-- at a glance: ")[1].split("-->")[1].split("<!-- end")[0].strip()
+    assert shown == glance(), f"write\n{glance()}"
+
+
 def test_the_trials_in_the_laboratorys_table_are_the_committed_ones():
     text = (DOCS / "laboratory.md").read_text(encoding="utf-8")
     (recipe,) = (recipe for recipe in load(DOCS.parent / "results" / "trials") if recipe.name == "table1")

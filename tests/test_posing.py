@@ -12,7 +12,7 @@ from torch import nn
 from patchreorder import PoseAlign, align_pose, align_shift, create_layer
 from patchreorder.data.grids import posed
 from patchreorder.data.photos import Pose
-from patchreorder.posing import ENDS
+from patchreorder.posing import ENDS, WAYS
 
 
 def thing(size=32, *, angle=0.0, down=0.0, right=0.0):
@@ -108,10 +108,10 @@ def test_the_gradient_goes_to_the_pixels_that_were_read():
     x = (thing(8, angle=25) + 0.01).double().requires_grad_()
     fixed = torch.rand(8, 8, dtype=torch.float64)
     (align_pose(x) * fixed).sum().backward()
-    from patchreorder.posing import _grid
+    from patchreorder.posing import _found, _grid
 
     rolled, order = align_shift(x.detach(), energy="l1", return_order=True)
-    grid, _ = _grid(rolled, "l1", "heavier", rolled.shape[2:])
+    grid = _grid(_found(rolled, "l1", "heavier", "turn"), rolled, rolled)
     again = rolled.clone().requires_grad_()
     (nn.functional.grid_sample(again, grid, align_corners=False) * fixed).sum().backward()
     wanted = torch.zeros(64, dtype=torch.float64).scatter(0, order.flatten().long(), again.grad.flatten())
@@ -146,6 +146,63 @@ def test_onnx_with_any_batch():
         torch.testing.assert_close(torch.from_numpy(found), layer(images), atol=1e-4, rtol=0)
 
 
+def test_a_slanted_bar_is_put_upright_by_shear():
+    x = torch.zeros(1, 1, 9, 9)
+    for row in range(5):
+        x[0, 0, 2 + row, 6 - row] = 1.0 + row % 2  # symmetric about its middle: it stays there
+    z = align_pose(x, by="shear")
+    wanted = torch.zeros(9, 9)
+    wanted[2:7, 4] = torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0])
+    torch.testing.assert_close(z[0, 0], wanted, atol=1e-5, rtol=0)
+    lying = torch.zeros(1, 1, 9, 9)
+    lying[0, 0, 4, 2:7] = torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0])
+    torch.testing.assert_close(
+        align_pose(lying, by="shear"), lying, atol=1e-5, rtol=0
+    )  # it has no height to slant over
+
+
+def test_slants_change_little_by_shear_and_turns_are_left():
+    def slanted(slant):
+        rows = torch.arange(32.0) - 15.5
+        grid = torch.stack([(rows[None] + slant * rows[:, None]) / 16, (rows / 16)[:, None].expand(-1, 32)], 2)
+        return nn.functional.grid_sample(thing(), grid[None], align_corners=False)
+
+    before = align_pose(slanted(0.0), by="shear")
+    for slant in (-0.6, -0.3, 0.25, 0.5):
+        after = align_pose(slanted(slant), by="shear")
+        assert torch.cosine_similarity(before.flatten(), after.flatten(), dim=0) > 0.995
+        assert torch.cosine_similarity(slanted(0.0).flatten(), slanted(slant).flatten(), dim=0) < 0.97
+        assert torch.equal(align_pose(slanted(slant).roll((5, -3), (2, 3)), by="shear"), after)
+    half = align_pose(thing(angle=180), by="shear")
+    torch.testing.assert_close(half, before.rot90(2, (2, 3)), atol=0.02, rtol=0)  # it keeps its ends
+    flat = thing(angle=80)  # a slant of more than a pixel a row is only lessened
+    assert torch.cosine_similarity(align_pose(flat, by="shear").flatten(), before.flatten(), dim=0) < 0.9
+
+
+@pytest.mark.parametrize("by", WAYS)
+def test_jitter_moves_on_in_training_only(by):
+    layer, x = PoseAlign(by=by, jitter=2, size=20), thing(32, angle=20).expand(64, 1, -1, -1)
+    still = align_pose(x, by=by, size=24)
+    assert torch.equal(layer.eval()(x), still[:, :, 2:22, 2:22])
+    torch.manual_seed(1)
+    moved = layer.train()(x)
+    shifts = set()
+    for before, after in zip(still[:, 0], moved[:, 0], strict=True):
+        found = [
+            (down, right)
+            for down in range(5)
+            for right in range(5)
+            if torch.allclose(before[down : down + 20, right : right + 20], after, atol=1e-4)
+        ]
+        assert len(found) == 1
+        shifts.update(found)
+    assert {down for down, _ in shifts} == {right for _, right in shifts} == set(range(5))
+    torch.manual_seed(1)
+    assert torch.equal(layer(x), moved)
+    torch.manual_seed(1)
+    assert torch.equal(torch.fx.symbolic_trace(layer)(x), moved)
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_size_leaves_the_middle(layout):
     x = torch.cat([thing(32, angle=angle, down=5, right=-4).expand(-1, 2, -1, -1) for angle in (10, 50, 130)])
@@ -167,6 +224,13 @@ def test_size_leaves_the_middle(layout):
 
 
 def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match=r"by \('skew'\) must be one of turn, shear"):
+        PoseAlign(by="skew")
+    with pytest.raises(ValueError, match=r"by \('skew'\)"):
+        align_pose(torch.ones(1, 1, 2, 2), by="skew")
+    for jitter, error in ((-1, ValueError), (1.5, TypeError)):
+        with pytest.raises(error, match=rf"jitter \({jitter}\)"):
+            PoseAlign(jitter=jitter)
     for size, error in ((0, ValueError), (1.5, TypeError)):
         with pytest.raises(error, match=rf"size \({size}\)"):
             PoseAlign(size=size)

@@ -103,10 +103,15 @@ def check_size(size: int | None) -> None:
 
 
 def _check(energy: str, per_channel: bool, jitter: int = 0) -> None:
-    if energy not in ("l1", "l2"):
-        raise ValueError(f"energy ({energy!r}) must be 'l1' or 'l2'")
     if not isinstance(per_channel, bool):
         raise TypeError(f"per_channel ({per_channel!r}) must be True or False")
+    check_shift(energy, jitter)
+
+
+def check_shift(energy: str, jitter: int) -> None:
+    """Raise an error where the energy, or the pixels to roll on by, make no sense."""
+    if energy not in ("l1", "l2"):
+        raise ValueError(f"energy ({energy!r}) must be 'l1' or 'l2'")
     if type(jitter) is not int:
         raise TypeError(f"jitter ({jitter!r}) must be a whole number of pixels")
     if jitter < 0:

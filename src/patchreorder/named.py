@@ -59,7 +59,16 @@ MEMBERS: Mapping[str, Member] = {
         },
     ),
     "align": Member(ShiftAlign, {"energy": ENERGY, "per_channel": YES_NO, "jitter": NUMBER, "size": NUMBER}),
-    "pose": Member(PoseAlign, {"energy": ENERGY, "ends": Option((str,), "heavier|nearest"), "size": NUMBER}),
+    "pose": Member(
+        PoseAlign,
+        {
+            "energy": ENERGY,
+            "ends": Option((str,), "heavier|nearest"),
+            "by": Option((str,), "turn|shear"),
+            "jitter": NUMBER,
+            "size": NUMBER,
+        },
+    ),
     "orient": Member(
         OrientationReorder, {"orientations": NUMBER, "energy": ENERGY, "per_channel": YES_NO, "turn": YES_NO}
     ),

@@ -1,28 +1,33 @@
 """Pose alignment: move and turn every image so that its energy lies alike, however the thing on it lay.
 
 The centroid of the energy comes to the middle and its principal axis stands upright, as in the classical normalisation
-by moments. The shift by whole pixels is that of `align_shift`, to the last bit; the rest, a part of a pixel and the
-turn, is bilinear, so it is as good as pixels are fine.
+by moments, or its slant is taken out. The shift by whole pixels is that of `align_shift`, to the last bit; the rest, a
+part of a pixel and the turn, is bilinear, so it is as good as pixels are fine.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.fx
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .alignment import align_shift, check_size, middle
+from .alignment import align_shift, check_shift, check_size, middle
 from .functional import Energy, check_maps
 
 Ends = Literal["heavier", "nearest"]
+By = Literal["turn", "shear"]
 ENDS = ("heavier", "nearest")
+WAYS = ("turn", "shear")
 ROUND = 1e-6  # of the moments: a smaller difference between the two axes is none
+STEEPEST = 1.0  # slant that is taken out, in pixels a row
 
 
-def align_pose(x: Tensor, *, energy: Energy = "l1", ends: Ends = "heavier", size: int | None = None) -> Tensor:
+def align_pose(
+    x: Tensor, *, energy: Energy = "l1", ends: Ends = "heavier", by: By = "turn", size: int | None = None
+) -> Tensor:
     """Roll, move and turn every image: the centroid of its energy to the middle, its principal axis upright.
 
     Shifts by whole pixels, cyclic or over a background of zeros, change nothing, bit for bit, as long as the circular
@@ -40,6 +45,9 @@ def align_pose(x: Tensor, *, energy: Energy = "l1", ends: Ends = "heavier", size
         ends: an axis has two ends, and which one comes down has to be chosen: "heavier" takes the one that reaches
             farther out (the sign of the third moment), so that any turn is undone, half turns too; "nearest" takes the
             smaller turn, so that things keep their ends as long as nothing is turned by more than 90 degrees.
+        by: "turn", or "shear" to move every row sideways instead, in proportion to its height, until the line through
+            the middles of the rows is upright, by at most a pixel a row: slanted writing becomes upright and keeps its
+            ends, whatever `ends` says. Undoes slants, not turns.
         size: return the middle size x size pixels only; at least as many must be there.
 
     Raises:
@@ -55,32 +63,58 @@ def align_pose(x: Tensor, *, energy: Energy = "l1", ends: Ends = "heavier", size
             [0., 0., 1., 0., 0.],
             [0., 0., 0., 0., 0.]])
     """
+    return _pose(x, energy, ends, by, size)
+
+
+def _pose(x: Tensor, energy: Energy, ends: Ends, by: By, size: int | None, *, jitter: int = 0) -> Tensor:
+    """`align_pose`; with `jitter` each image ends up to so many pixels from the middle."""
     check_maps("x", x)
-    if ends not in ENDS:
-        raise ValueError(f"ends ({ends!r}) must be one of {', '.join(ENDS)}")
-    check_size(size)
+    _check(energy, ends, by, size, jitter)
     maps = align_shift(x.unsqueeze(0) if x.dim() == 3 else x, energy=energy)
     wide = maps.float() if maps.dtype in (torch.float16, torch.bfloat16) else maps
     rolled = wide if size is None else middle(wide, size)
-    grid, whole = _grid(wide.detach(), energy, ends, rolled.shape[2:])
+    pose = _found(wide.detach(), energy, ends, by)
+    moved = torch.randint(-jitter, jitter + 1, (2, len(wide), 1, 1), device=x.device) if jitter else (0, 0)
+    grid = _grid(pose, wide, rolled, moved)
     z = F.grid_sample(wide, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    z = torch.where(whole, z, rolled).to(x.dtype)
+    z = torch.where(pose.whole, z, rolled).to(x.dtype)
     if x.dim() == 3:
         return z.squeeze(0)
     # grid_sample answers in rows of one channel, whatever the layout of x.
     return z.contiguous(memory_format=torch.channels_last) if _in_pixels(x) else z
 
 
+def _check(energy: str, ends: str, by: str, size: int | None, jitter: int) -> None:
+    check_shift(energy, jitter)
+    check_size(size)
+    if ends not in ENDS:
+        raise ValueError(f"ends ({ends!r}) must be one of {', '.join(ENDS)}")
+    if by not in WAYS:
+        raise ValueError(f"by ({by!r}) must be one of {', '.join(WAYS)}")
+
+
 def _in_pixels(x: Tensor) -> bool:
     return x.shape[1] > 1 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
-def _grid(x: Tensor, energy: Energy, ends: Ends, sides: torch.Size) -> tuple[Tensor, Tensor]:
-    """Where each pixel of a result of h x w (`sides`) reads in x, for `F.grid_sample`, and whether that has a meaning.
+class _Pose(NamedTuple):
+    """How each image lies, (b,) each: its centroid, in pixels from the middle, and what one pixel of the result is.
 
-    The first is (b, h, w, 2); the second (b, 1, 1, 1), False for an image without energy, or with one that is not
-    finite.
+    The pixel below one of the result is (below_down, below_right) further in the image, the next in its row
+    (next_down, next_right).
     """
+
+    down: Tensor
+    right: Tensor
+    below_down: Tensor
+    below_right: Tensor
+    next_down: Tensor
+    next_right: Tensor
+    whole: Tensor  # (b, 1, 1, 1): False for an image without energy, or with one that is not finite: it has no pose
+
+
+def _found(x: Tensor, energy: Energy, ends: Ends, by: By) -> _Pose:
+    """The pose of every image, by the moments of its energy."""
     height, width = x.shape[2:]
     e = x.abs() if energy == "l1" else x * x
     e = e.sum(1, dtype=torch.float64)  # b h w
@@ -96,6 +130,11 @@ def _grid(x: Tensor, energy: Energy, ends: Ends, sides: torch.Size) -> tuple[Ten
     total = torch.where(whole.flatten(), m, 1.0)
     y, across = m10 / total, m01 / total
     yy, xx, xy = m20 - y * m10, m02 - across * m01, m11 - y * m01
+    if by == "shear":
+        high = yy > ROUND * (xx + yy)
+        slant = torch.where(high, xy / torch.where(high, yy, 1.0), 0.0).clamp(-STEEPEST, STEEPEST)
+        one = torch.ones_like(slant)
+        return _Pose(y, across, one, slant, 0 * one, one, whole.unsqueeze(3))
     # The axis is at half the angle of (xx - yy, 2 xy).
     size = ((xx - yy) * (xx - yy) + 4 * xy * xy).sqrt()
     turned = size > ROUND * (xx + yy)
@@ -110,11 +149,21 @@ def _grid(x: Tensor, energy: Energy, ends: Ends, sides: torch.Size) -> tuple[Ten
         along = cos * cos * (cos * xxx + 3 * sin * yxx) + sin * sin * (sin * yyy + 3 * cos * yyx)
         flipped = turned & (along < 0)
         cos, sin = torch.where(flipped, -cos, cos), torch.where(flipped, -sin, sin)
-    cos, sin, y, across = (value.to(x.dtype).view(-1, 1, 1) for value in (cos, sin, y, across))
-    down, right = (_from_middle(side, x.device).to(x.dtype) for side in sides)
-    down, right = down.view(1, -1, 1), right.view(1, 1, -1)
-    source = across + right * sin + down * cos, y - right * cos + down * sin
-    return torch.stack([source[0] * (2 / width), source[1] * (2 / height)], dim=3), whole.unsqueeze(3)
+    return _Pose(y, across, sin, cos, -cos, sin, whole.unsqueeze(3))
+
+
+def _grid(pose: _Pose, given: Tensor, wanted: Tensor, moved: Tensor | tuple[int, int] = (0, 0)) -> Tensor:
+    """Where each pixel of the maps that are wanted reads in those that are given, (b, h, w, 2), for `F.grid_sample`.
+
+    `moved`: down and right, by how many pixels the result ends away from the middle.
+    """
+    narrow = (each.to(given.dtype).view(-1, 1, 1) for each in pose[:6])
+    down, right, below_down, below_right, next_down, next_right = narrow
+    rows, columns = (_from_middle(side, given.device).to(given.dtype) for side in wanted.shape[2:])
+    rows, columns = rows.view(1, -1, 1) - moved[0], columns.view(1, 1, -1) - moved[1]
+    from_top = down + columns * next_down + rows * below_down
+    from_left = right + columns * next_right + rows * below_right
+    return torch.stack([from_left * (2 / given.shape[3]), from_top * (2 / given.shape[2])], dim=3)
 
 
 def _from_middle(side: int, device: torch.device) -> Tensor:
@@ -127,6 +176,7 @@ def _powers(place: Tensor) -> Tensor:
     return torch.stack([torch.ones_like(place), place, place * place, place * place * place], dim=1)
 
 
+torch.fx.wrap("_pose")
 torch.fx.wrap("align_pose")  # one node in a symbolic trace, which cannot look at sizes
 
 
@@ -140,6 +190,8 @@ class PoseAlign(nn.Module):
     Args:
         energy: "l1" (magnitudes) or "l2" (squares).
         ends: which end of the principal axis comes down, "heavier" or "nearest".
+        by: "turn", or "shear" to take out slants only.
+        jitter: in training mode every image is moved on by up to so many whole pixels, at random (see `ShiftAlign`).
         size: leave the middle size x size pixels only (see `ShiftAlign`).
 
     Raises:
@@ -147,22 +199,33 @@ class PoseAlign(nn.Module):
 
     >>> PoseAlign()
     PoseAlign(energy='l1', ends='heavier')
+    >>> PoseAlign(by="shear", jitter=2, size=28)
+    PoseAlign(energy='l1', by='shear', jitter=2, size=28)
     """
 
-    def __init__(self, energy: Energy = "l1", ends: Ends = "heavier", size: int | None = None) -> None:
+    def __init__(
+        self,
+        energy: Energy = "l1",
+        ends: Ends = "heavier",
+        by: By = "turn",
+        jitter: int = 0,
+        size: int | None = None,
+    ) -> None:
         super().__init__()
-        check_size(size)
-        if energy not in ("l1", "l2"):
-            raise ValueError(f"energy ({energy!r}) must be 'l1' or 'l2'")
-        if ends not in ENDS:
-            raise ValueError(f"ends ({ends!r}) must be one of {', '.join(ENDS)}")
+        _check(energy, ends, by, size, jitter)
         self.energy: Energy = energy
         self.ends: Ends = ends
+        self.by: By = by
+        self.jitter = jitter
         self.size = size
 
     def forward(self, x: Tensor) -> Tensor:
-        return align_pose(x, energy=self.energy, ends=self.ends, size=self.size)
+        if self.training and self.jitter:
+            return _pose(x, self.energy, self.ends, self.by, self.size, jitter=self.jitter)
+        return align_pose(x, energy=self.energy, ends=self.ends, by=self.by, size=self.size)
 
     def extra_repr(self) -> str:
+        way = f"ends={self.ends!r}" if self.by == "turn" else f"by={self.by!r}"
+        jitter = f", jitter={self.jitter}" if self.jitter else ""
         size = f", size={self.size}" if self.size is not None else ""
-        return f"energy={self.energy!r}, ends={self.ends!r}{size}"
+        return f"energy={self.energy!r}, {way}{jitter}{size}"

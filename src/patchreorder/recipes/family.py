@@ -34,6 +34,13 @@ ROWS = (
         "jitter", "aligned, jitter", "the same, and rolled on by up to 2 pixels in training", "align:jitter=2", "input"
     ),
     _cnn("cut", "aligned, cut", "the same, and the middle 28x28 cut out", "align:jitter=2,size=28", "input"),
+    _cnn(
+        "straight",
+        "aligned, straight, cut",
+        "the same, and slants taken out before",
+        "pose:by=shear,jitter=2,size=28",
+        "input",
+    ),
     _cnn("align_maps", "aligned maps", "the maps' centroid rolled to the middle, before the pool", "align", "relu"),
     _cnn(
         "pose", "posed", "the image moved and turned: centroid in the middle, principal axis upright", "pose", "input"

@@ -163,6 +163,7 @@ RECIPE = Recipe(
         ("oriented", "cnn"),
         ("oriented", "st_cnn"),
         ("oriented", "c4_cnn"),
+        *((row, "cnn") for row in ("si_cnn", "st_cnn_affine", "cnn_gap", "cnn_gmp", "cnn_blur", "c4_cnn")),
     ],
     curves=CURVES,
 )

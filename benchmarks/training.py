@@ -30,10 +30,11 @@ from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
-from patchreorder import results
+from patchreorder import recipes, results
 from patchreorder.data import datasets
 from patchreorder.engine.memory import keep_freed_memory
-from patchreorder.models import MODELS, count_parameters, create_model
+from patchreorder.models import count_parameters, create_model
+from patchreorder.recipes.spec import Row
 
 BATCH = 128
 NEAR = ("cnn", "pr_cnn", "pr_cnn_fine")
@@ -72,7 +73,8 @@ def main() -> None:
 def networks(dataset: str, rounds: int) -> dict[str, dict[str, float]]:
     """Seconds of a step of every network over those of the CNN just before and after it."""
     keep_freed_memory()
-    steps = {name: step_of(create_model(name, dataset=dataset), dataset, last=True) for name in MODELS}
+    rows = {row.name: row for row in recipes.load("table1").rows}
+    steps = {name: step_of(made(row, dataset), dataset, last=True) for name, row in rows.items()}
     ratios: dict[str, list[float]] = {name: [] for name in steps}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for step in steps.values():
@@ -90,10 +92,14 @@ def networks(dataset: str, rounds: int) -> dict[str, dict[str, float]]:
         name: {
             **spread(ratios[name]),
             "images per second": BATCH / statistics.median(seconds[name]),
-            "parameters": count_parameters(create_model(name, dataset=dataset)),
+            "parameters": count_parameters(made(rows[name], dataset)),
         }
         for name in steps
     }
+
+
+def made(row: Row, dataset: str) -> nn.Module:
+    return create_model(row.model, dataset=dataset, **row.options)
 
 
 def against_stock(dataset: str, rounds: int) -> dict[str, float]:

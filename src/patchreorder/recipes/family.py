@@ -36,7 +36,7 @@ ROWS = (
     _cnn("cut", "aligned, cut", "the same, and the middle 28x28 cut out", "align:jitter=2,size=28", "input"),
     _cnn(
         "straight",
-        "aligned, straight, cut",
+        "straightened, cut",
         "the same, and slants taken out before",
         "pose:by=shear,jitter=2,size=28",
         "input",

@@ -46,12 +46,12 @@ ROWS = (
         about="every pixel a patch, reordered after the second pool; ours",
     ),
     Row(
-        name="aligned",
-        title="CNN, aligned",
+        name="straight",
+        title="CNN, straightened",
         model="pr_cnn",
-        options={"layer": "align:jitter=2,size=28", "place": "input"},
-        about="the centroid of the image rolled to the middle, the middle 28x28 cut out, in training rolled by up to "
-        "2 pixels; ours",
+        options={"layer": "pose:by=shear,jitter=2,size=28", "place": "input"},
+        about="the image's centroid moved to the middle, its slant taken out, the middle 28x28 cut out; moved on "
+        "by up to 2 pixels in training; ours",
     ),
     Row(
         name="oriented",
@@ -76,7 +76,7 @@ PAPER = {
     "st_cnn": {"R": 0.8, "T": 0.8},
     "pr_cnn": {"R": 0.8, "T": 0.7},
 }
-MAIN = ("cnn", "st_cnn_affine", "st_cnn", "pr_cnn", "pr_cnn_fine", "aligned", "oriented")  # three seeds
+MAIN = ("cnn", "st_cnn_affine", "st_cnn", "pr_cnn", "pr_cnn_fine", "straight", "oriented")  # three seeds
 
 
 def _paper(row: str, column: str) -> Plan:
@@ -102,7 +102,7 @@ def _short(row: str, column: str) -> Plan:
     note, epochs = NOTES.get(row, ""), EPOCHS[column]
     if row == "si_cnn":
         note, epochs = f"shorter: {SHORTER[column]} epochs instead of {epochs}", SHORTER[column]
-    if (row, column) == ("aligned", "T"):
+    if (row, column) == ("straight", "T"):
         note, epochs = f"{LONGER} epochs instead of {epochs}, in the same time: a CNN for 28x28 pixels", LONGER
     return Plan(training=Training(epochs=epochs, scales=SLOWER.get(row, {})), note=note)
 
@@ -158,8 +158,8 @@ RECIPE = Recipe(
         ("st_cnn", "cnn"),
         ("pr_cnn", "st_cnn"),
         ("pr_cnn_fine", "st_cnn"),
-        ("aligned", "cnn"),
-        ("aligned", "st_cnn"),
+        ("straight", "cnn"),
+        ("straight", "st_cnn"),
         ("oriented", "cnn"),
         ("oriented", "st_cnn"),
         ("oriented", "c4_cnn"),

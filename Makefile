@@ -4,8 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := dev,report,export,tensorboard,vision,jpeg,search,qdrant,play
 
+# Types and doctests are checked side by side; within a target everything is done one after the other.
+MAKEFLAGS += -j2
+
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all check bench fuzz reproduce clean
+.PHONY: help setup test test-all check lint types doctests bench fuzz reproduce clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,11 +22,17 @@ $(VENV)/ready: pyproject.toml setup.py constraints.txt $(wildcard src/patchreord
 setup: $(VENV)/ready ## make .venv, install the pinned dependencies, compile the kernel
 	@$(BIN)/python -m patchreorder info
 
-check: setup ## formatting, lint, types, doctests, import direction
+check: lint types doctests ## formatting, lint, types, doctests, import direction
+
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: setup
 	$(BIN)/mypy
-	$(BIN)/pytest --doctest-modules src tests/test_architecture.py
+
+doctests: setup
+	OMP_NUM_THREADS=1 $(BIN)/pytest --doctest-modules src tests/test_architecture.py
 
 # Two processes, each with one thread: as fast as two cores allow.
 test: check ## the checks and every fast test

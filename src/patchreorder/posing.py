@@ -134,7 +134,7 @@ def _found(x: Tensor, energy: Energy, ends: Ends, by: By) -> _Pose:
         high = yy > ROUND * (xx + yy)
         slant = torch.where(high, xy / torch.where(high, yy, 1.0), 0.0).clamp(-STEEPEST, STEEPEST)
         one = torch.ones_like(slant)
-        return _Pose(y, across, one, slant, 0 * one, one, whole.unsqueeze(3))
+        return _Pose(y, across, one, slant, torch.zeros_like(slant), one, whole.unsqueeze(3))
     # The axis is at half the angle of (xx - yy, 2 xy).
     size = ((xx - yy) * (xx - yy) + 4 * xy * xy).sqrt()
     turned = size > ROUND * (xx + yy)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from patchreorder import PoseAlign, align_pose, align_shift, create_layer
+from patchreorder import PoseAlign, ShiftAlign, align_pose, align_shift, create_layer
 from patchreorder.data.grids import posed
 from patchreorder.data.photos import Pose
 from patchreorder.posing import ENDS, WAYS
@@ -161,6 +161,18 @@ def test_a_slanted_bar_is_put_upright_by_shear():
     )  # it has no height to slant over
 
 
+@pytest.mark.parametrize("size", [None, 12, 13])
+@pytest.mark.parametrize("side", [16, 17])
+def test_rows_stay_rows_by_shear(size, side):
+    x = nn.functional.pad(torch.rand(3, 2, 5, 4), (2, side - 6, 1, side - 6))
+    z, rolled = PoseAlign(by="shear", size=size)(x), ShiftAlign(energy="l1", size=size)(x)
+    torch.testing.assert_close(z.sum(3), rolled.sum(3))
+    columns = torch.arange(z.shape[3]) - (z.shape[3] - 1) / 2
+    energy = z.abs().sum(1)
+    across = (energy.sum(1) @ columns) / energy.sum((1, 2))
+    assert across.abs().max() < 0.6  # nearly in the middle: the line is where it meets the middle row
+
+
 def test_slants_change_little_by_shear_and_turns_are_left():
     def slanted(slant):
         rows = torch.arange(32.0) - 15.5
@@ -174,7 +186,8 @@ def test_slants_change_little_by_shear_and_turns_are_left():
         assert torch.cosine_similarity(slanted(0.0).flatten(), slanted(slant).flatten(), dim=0) < 0.97
         assert torch.equal(align_pose(slanted(slant).roll((5, -3), (2, 3)), by="shear"), after)
     half = align_pose(thing(angle=180), by="shear")
-    torch.testing.assert_close(half, before.rot90(2, (2, 3)), atol=0.02, rtol=0)  # it keeps its ends
+    turned = [before.rot90(2, (2, 3)).roll(row, 2).flatten() for row in (-1, 0, 1)]  # the middle is between two rows
+    assert max(torch.cosine_similarity(half.flatten(), each, dim=0) for each in turned) > 0.995  # it keeps its ends
     flat = thing(angle=80)  # a slant of more than a pixel a row is only lessened
     assert torch.cosine_similarity(align_pose(flat, by="shear").flatten(), before.flatten(), dim=0) < 0.9
 

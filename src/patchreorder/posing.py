@@ -47,7 +47,8 @@ def align_pose(
             smaller turn, so that things keep their ends as long as nothing is turned by more than 90 degrees.
         by: "turn", or "shear" to move every row sideways instead, in proportion to its height, until the line through
             the middles of the rows is upright, by at most a pixel a row: slanted writing becomes upright and keeps its
-            ends, whatever `ends` says. Undoes slants, not turns.
+            ends, whatever `ends` says. Undoes slants, not turns. Rows stay rows: down and up things move by whole
+            pixels only, and are not blurred.
         size: return the middle size x size pixels only; at least as many must be there.
 
     Raises:
@@ -111,6 +112,7 @@ class _Pose(NamedTuple):
     next_down: Tensor
     next_right: Tensor
     whole: Tensor  # (b, 1, 1, 1): False for an image without energy, or with one that is not finite: it has no pose
+    whole_rows: bool = False  # the centroid is taken to be in a row, and comes to one
 
 
 def _found(x: Tensor, energy: Energy, ends: Ends, by: By) -> _Pose:
@@ -133,8 +135,9 @@ def _found(x: Tensor, energy: Energy, ends: Ends, by: By) -> _Pose:
     if by == "shear":
         high = yy > ROUND * (xx + yy)
         slant = torch.where(high, xy / torch.where(high, yy, 1.0), 0.0).clamp(-STEEPEST, STEEPEST)
-        one = torch.ones_like(slant)
-        return _Pose(y, across, one, slant, torch.zeros_like(slant), one, whole.unsqueeze(3))
+        one, none = torch.ones_like(slant), torch.zeros_like(slant)
+        row = down[height // 2]  # not the centroid's but the one that `align_shift` took for it: rows stay rows
+        return _Pose(row * one, across + slant * (row - y), one, slant, none, one, whole.unsqueeze(3), True)
     # The axis is at half the angle of (xx - yy, 2 xy).
     size = ((xx - yy) * (xx - yy) + 4 * xy * xy).sqrt()
     turned = size > ROUND * (xx + yy)
@@ -160,6 +163,8 @@ def _grid(pose: _Pose, given: Tensor, wanted: Tensor, moved: Tensor | tuple[int,
     narrow = (each.to(given.dtype).view(-1, 1, 1) for each in pose[:6])
     down, right, below_down, below_right, next_down, next_right = narrow
     rows, columns = (_from_middle(side, given.device).to(given.dtype) for side in wanted.shape[2:])
+    if pose.whole_rows:
+        rows = rows - rows[wanted.shape[2] // 2]
     rows, columns = rows.view(1, -1, 1) - moved[0], columns.view(1, 1, -1) - moved[1]
     from_top = down + columns * next_down + rows * below_down
     from_left = right + columns * next_right + rows * below_right

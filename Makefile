@@ -16,7 +16,7 @@ help: ## list the targets
 # The stamp is newer than what decides the environment; editing Python sources needs no new setup.
 $(VENV)/ready: pyproject.toml setup.py constraints.txt $(wildcard src/patchreorder/native/*.?pp)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 setup: $(VENV)/ready ## make .venv, install the pinned dependencies, compile the kernel

@@ -226,7 +226,13 @@ def test_torch_export_with_a_dynamic_batch(options):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"levels": 2}, {"grid": 3, "per_channel": False}, {"grid": "pixels"}, {"descending": False}],
+    [  # each export takes many seconds
+        {"grid": 3, "per_channel": False},
+        {"grid": "pixels"},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"levels": 2}, marks=pytest.mark.slow),
+        pytest.param({"descending": False}, marks=pytest.mark.slow),
+    ],
 )
 def test_onnx_with_a_dynamic_batch_ties_and_nan(options):
     onnxruntime = pytest.importorskip("onnxruntime")

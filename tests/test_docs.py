@@ -102,7 +102,7 @@ GLANCE_ROWS = {
     "spatial transformer": ("st_cnn", "st_cnn", "st_cnn", ""),
     "global average": ("cnn_gap", "cnn_gap", "cnn_gap", "alexnet_gap"),
     "training images turned and shifted too": ("", "", "cnn_aug", ""),
-    "the paper's layer: `reorder:grid=2`": ("pr_cnn", "pr_cnn", "pr_cnn", "alexnet_pr"),
+    "the paper's layer: coarse patches": ("pr_cnn", "pr_cnn", "pr_cnn", "alexnet_pr"),
     "ours: every pixel, `reorder`": ("pr_cnn_fine", "fine", "pr_cnn_fine", "alexnet_ranked"),
     "ours: `pose` at the input": ("", "pose", "", ""),
     "ours: `ranked` averages": ("", "", "", "alexnet_weighted"),

@@ -88,7 +88,7 @@ def _paper(row: str, column: str) -> Plan:
 
 EPOCHS = {"R": 24, "T": 8}
 SHORTER = {"R": 8, "T": 3}  # SI-CNN costs six times as much as the CNN
-LONGER = 24  # passes over T of a CNN for what is cut out of it, which take the time of the others' 8
+LONGER = 24  # passes over T of a CNN for what is cut out of it, which take about the time of the others' 8
 
 
 # At the learning rate of the rest ST-CNN made 89 % errors on validation digits after 4 passes over R, and 1.37 % on the
@@ -103,7 +103,7 @@ def _short(row: str, column: str) -> Plan:
     if row == "si_cnn":
         note, epochs = f"shorter: {SHORTER[column]} epochs instead of {epochs}", SHORTER[column]
     if (row, column) == ("straight", "T"):
-        note, epochs = f"{LONGER} epochs instead of {epochs}, in the same time: a CNN for 28x28 pixels", LONGER
+        note, epochs = f"{LONGER} epochs instead of {epochs}, in about the same time: a CNN for 28x28 pixels", LONGER
     return Plan(training=Training(epochs=epochs, scales=SLOWER.get(row, {})), note=note)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from patchreorder import PatchReorder, RankedPool, create_layer, create_model, patch_reorder
 from patchreorder.advice import Advice, advise
-from patchreorder.models.group_conv import C4Lift2d
+from patchreorder.models.group_conv import GroupLift2d
 from patchreorder.surgery import insert_after
 from patchreorder.trial import Trial, shuffle
 
@@ -551,7 +551,7 @@ def test_group_convolutions_are_oriented() -> None:
     assert warnings_of(model, images)["conv2"] == "already reordered"
     assert not layers_of(model, images)
 
-    averaged = nn.Sequential(C4Lift2d(1, 4, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    averaged = nn.Sequential(GroupLift2d(1, 4, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     assert [line[-2:] for line in advise(averaged, images, console=QUIET)] == [("no-op", "orient")]
     assert "instead of the global pool" not in printed(averaged, images)
     assert not torch.allclose(averaged(images.rot90(1, (2, 3))), averaged(images), atol=1e-3)

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from patchreorder.models import rotation_conv
 from patchreorder.models.blur_pool import BlurPool2d, MaxBlurPool2d, blur_pool, blur_rows, max_blur_pool
 from patchreorder.models.group_conv import (
-    C4Conv2d,
-    C4Lift2d,
+    GroupConv2d,
+    GroupLift2d,
     OrientationMax,
+    first_quarter,
     lift_kernels,
     orientation_max,
     regular_kernels,
@@ -55,8 +56,10 @@ LAYERS = {
     "rotation of one channel": (lambda: RotationConv2d(1, 3, 3), 1),
     "affine": (lambda: restless("affine", 4), 4),
     "projective": (lambda: restless("projective", 4), 4),
-    "lift": (lambda: C4Lift2d(4, 3, 3), 4),
-    "C4": (lambda: C4Conv2d(1, 3, 3), 4),
+    "lift": (lambda: GroupLift2d(4, 3, 3), 4),
+    "lift to eight": (lambda: GroupLift2d(4, 3, 3, orientations=8), 4),
+    "C4": (lambda: GroupConv2d(1, 3, 3), 4),
+    "C8": (lambda: GroupConv2d(1, 3, 3, orientations=8), 8),
     "orientation": (lambda: OrientationMax(), 4),
     "blur": (lambda: BlurPool2d(), 4),
     "max blur": (lambda: MaxBlurPool2d(), 4),
@@ -485,44 +488,97 @@ class TestSpatialTransformer:
             Localisation(1, 24)
 
 
-def turn_c4(x: Tensor, turns: int) -> Tensor:
-    """C4 maps of the image turned counter-clockwise: the maps turn, and orientation r becomes r + turns."""
-    fields = x.shape[1] // 4
-    return torch.rot90(x, turns, PLANE).roll(turns * fields, 1)
+def turn_maps(x: Tensor, turns: int, orientations: int) -> Tensor:
+    """Maps of the image turned counter-clockwise by quarters: they turn, and each orientation moves on by a quarter."""
+    quarter = x.shape[1] // 4
+    assert x.shape[1] % orientations == 0
+    return torch.rot90(x, turns, PLANE).roll(turns * quarter, 1)
+
+
+def smooth(side: int, *, seed: int, blobs: int = 6, width: float = 1.5) -> Tensor:
+    """A few Gaussians near the middle of a square: nothing at the border, nothing as fine as a pixel."""
+    at = torch.arange(side, dtype=torch.float64) - (side - 1) / 2
+    generator = torch.Generator().manual_seed(seed)
+    centres = (torch.rand(blobs, 2, generator=generator, dtype=torch.float64) - 0.5) * side / 2.5
+    heights = torch.randn(blobs, generator=generator, dtype=torch.float64)
+    along = torch.exp(-((at - centres.unsqueeze(2)) ** 2) / (2 * width**2))  # blobs 2 side
+    return torch.einsum("b,by,bx->yx", heights, along[:, 0], along[:, 1])
 
 
 class TestGroupConv:
     turns = pytest.mark.parametrize("turns", [0, 1, 2, 3])
+    orientations = pytest.mark.parametrize("orientations", [4, 8])
 
     @turns
+    @orientations
     @pytest.mark.parametrize("padding", [0, 2])
-    def test_lift_turns_with_the_image(self, turns, padding):
-        layer = C4Lift2d(2, 3, 3, padding=padding).double()
+    def test_lift_turns_with_the_image(self, turns, padding, orientations):
+        layer = GroupLift2d(2, 3, 3, padding=padding, orientations=orientations).double()
         x = torch.randn(2, 2, 7, 7).double()
-        got, want = layer(torch.rot90(x, turns, PLANE)), turn_c4(layer(x), turns)
-        assert got.shape == (2, 12, 5 + 2 * padding, 5 + 2 * padding)
+        got, want = layer(torch.rot90(x, turns, PLANE)), turn_maps(layer(x), turns, orientations)
+        assert got.shape == (2, 3 * orientations, 5 + 2 * padding, 5 + 2 * padding)
         torch.testing.assert_close(got, want, atol=1e-14, rtol=1e-13)
         assert turns == 0 or not torch.allclose(got, layer(x), atol=1e-2)
 
     @turns
+    @orientations
     @pytest.mark.parametrize("side", [1, 2, 3, 7])
-    def test_convolution_turns_with_the_maps(self, turns, side):
-        layer = C4Conv2d(3, 2, side).double()
-        x = torch.randn(2, 12, 8, 8).double()
-        got, want = layer(turn_c4(x, turns)), turn_c4(layer(x), turns)
+    def test_convolution_turns_with_the_maps(self, turns, side, orientations):
+        layer = GroupConv2d(3, 2, side, orientations=orientations).double()
+        x = torch.randn(2, 3 * orientations, 8, 8).double()
+        got, want = layer(turn_maps(x, turns, orientations)), turn_maps(layer(x), turns, orientations)
         torch.testing.assert_close(got, want, atol=1e-13, rtol=1e-12)
         assert turns == 0 or not torch.allclose(got, layer(x), atol=1e-2)
 
     @turns
-    def test_a_network_of_both_turns_with_the_image(self, turns):
-        network = nn.Sequential(C4Lift2d(1, 4, 5), nn.ReLU(), nn.MaxPool2d(2), C4Conv2d(4, 3, 3), OrientationMax())
+    @orientations
+    def test_a_network_of_both_turns_with_the_image(self, turns, orientations):
+        network = nn.Sequential(
+            GroupLift2d(1, 4, 5, orientations=orientations),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            GroupConv2d(4, 3, 3, orientations=orientations),
+            OrientationMax(orientations),
+        )
         x = torch.randn(2, 1, 16, 16)
         got, want = network(torch.rot90(x, turns, PLANE)), torch.rot90(network(x), turns, PLANE)
         torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
         assert got.shape == (2, 3, 4, 4)
 
+    def test_eight_orientations_are_45_degrees_apart(self):
+        weight = torch.randn(3, 2, 5, 5).double()
+        angles = [22.5 + 45 * r for r in range(8)]
+        want = rotate_kernels(weight, rotations=kernel_rotations(5, angles=angles))
+        torch.testing.assert_close(lift_kernels(weight, rotations=first_quarter(5, 8)), want)
+        weight = torch.randn(3, 16, 5, 5).double()
+        kernels = regular_kernels(weight, rotations=first_quarter(5, 8)).chunk(8)
+        for r, angle in enumerate(angles):  # part s of the weight reads orientation s + r, of two fields
+            want = rotate_kernels(weight.roll(2 * r, 1), rotations=kernel_rotations(5, angles=[angle]))
+            torch.testing.assert_close(kernels[r], want)
+
+    def test_eight_orientations_follow_a_turn_by_45_degrees_of_what_is_smooth(self):
+        """Up to interpolation: each orientation answers as the one before it did, at the place it is turned to."""
+        turn = kernel_rotations(31, angles=[45])[0]
+        image = smooth(31, seed=0, width=2.5)
+        network = nn.Sequential(GroupLift2d(1, 2, 9, orientations=8), GroupConv2d(2, 1, 7, orientations=8)).double()
+        for layer in network:
+            kernels = [smooth(layer.kernel_size, seed=seed) for seed in range(layer.weight[:, :, 0, 0].numel())]
+            layer.weight.data = torch.stack(kernels).view_as(layer.weight)
+        turned = (turn @ image.flatten()).view(31, 31)
+        with torch.no_grad():
+            before, after = network(image[None, None]), network(turned[None, None])
+        want = (before.flatten(2) @ kernel_rotations(17, angles=[45])[0].T).view_as(before).roll(1, 1)
+        cut = (..., slice(4, -4), slice(4, -4))  # the corners of a turned square are lost
+        wrong = (after[cut] - want[cut]).norm() / want[cut].norm()
+        unmoved = (after[cut] - want.roll(-1, 1)[cut]).norm() / want[cut].norm()
+        assert wrong < 0.03
+        assert unmoved > 0.3
+
     def test_orientation_zero_is_an_ordinary_convolution(self):
-        for layer, x in ((C4Lift2d(2, 3, 3), torch.randn(1, 2, 5, 5)), (C4Conv2d(2, 3, 3), torch.randn(1, 8, 5, 5))):
+        for layer, x in (
+            (GroupLift2d(2, 3, 3), torch.randn(1, 2, 5, 5)),
+            (GroupConv2d(2, 3, 3), torch.randn(1, 8, 5, 5)),
+        ):
             torch.testing.assert_close(layer(x)[:, :3], F.conv2d(x, layer.weight, layer.bias))
 
     @in_blocks
@@ -530,7 +586,7 @@ class TestGroupConv:
         """Cohen and Welling, Eq. 11, summed one element of the group after the other."""
         monkeypatch.setattr(rotation_conv, "CACHE", cache)
         monkeypatch.setattr(rotation_conv, "VECTOR", 1)
-        layer = C4Conv2d(2, 3, 3).double()
+        layer = GroupConv2d(2, 3, 3).double()
         x = torch.randn(1, 8, 5, 5).double()
         maps = x.view(1, 4, 2, 5, 5)
         filters = layer.weight.view(3, 4, 2, 3, 3)  # out, orientation, in
@@ -548,24 +604,26 @@ class TestGroupConv:
         assert lift_kernels(weight)[3].tolist() == torch.rot90(weight[0], 3, PLANE).tolist()
 
     def test_orientation_max_is_over_orientations(self):
-        x = torch.randn(2, 12, 3, 3)
-        want = torch.stack([x[:, 0:3], x[:, 3:6], x[:, 6:9], x[:, 9:12]]).amax(0)
-        assert torch.equal(orientation_max(x), want)
+        x = torch.randn(2, 24, 3, 3)
+        assert torch.equal(orientation_max(x), x.view(2, 4, 6, 3, 3).amax(1))
+        assert torch.equal(orientation_max(x, orientations=8), x.view(2, 8, 3, 3, 3).amax(1))
+        assert torch.equal(OrientationMax(8)(x), orientation_max(x, orientations=8))
+        assert repr(OrientationMax(8)) == "OrientationMax(orientations=8)"
 
-    @pytest.mark.parametrize("make", [C4Lift2d, C4Conv2d])
+    @pytest.mark.parametrize("make", [GroupLift2d, GroupConv2d])
     def test_first_values_are_those_of_a_convolution(self, make):
         layer = make(16, 64, 5)
         inputs = layer.weight[0].numel()
-        assert inputs == 16 * 25 * (4 if make is C4Conv2d else 1)
+        assert inputs == 16 * 25 * (4 if make is GroupConv2d else 1)
         plain = nn.Conv2d(inputs // 25, 64, 5)
         for got, want in ((layer.weight, plain.weight), (layer.bias, plain.bias)):
             assert got.abs().max() <= inputs**-0.5
             assert got.std().item() == pytest.approx(want.std().item(), rel=0.3)
         assert make(2, 3, 3, bias=False).bias is None
-        assert repr(make(2, 3, 5)) == f"{make.__name__}(2, 3, kernel_size=5, padding=0, bias=True)"
+        assert repr(make(2, 3, 5)) == f"{make.__name__}(2, 3, kernel_size=5, orientations=4, padding=0, bias=True)"
 
     def test_bad_arguments_are_named(self):
-        for make in (C4Lift2d, C4Conv2d):
+        for make in (GroupLift2d, GroupConv2d):
             for name, arguments in (
                 ("in_channels", (0, 1, 3)),
                 ("out_channels", (1, 0, 3)),
@@ -575,10 +633,17 @@ class TestGroupConv:
                     make(*arguments)
             with pytest.raises(ValueError, match=r"padding \(-1\)"):
                 make(1, 1, 3, padding=-1)
+            for count in (0, 6):
+                with pytest.raises(ValueError, match=rf"orientations \({count}\) must be a multiple of 4"):
+                    make(1, 1, 3, orientations=count)
+        with pytest.raises(ValueError, match=r"orientations \(2\)"):
+            OrientationMax(2)
         with pytest.raises(ValueError, match="blocks"):
             orientation_max(torch.zeros(1, 6, 2, 2))
         with pytest.raises(ValueError, match=r"\(1, 6, 3, 3\) must have a multiple of 4"):
             regular_kernels(torch.zeros(1, 6, 3, 3))
+        with pytest.raises(ValueError, match=r"\(1, 12, 3, 3\) must have a multiple of 8"):
+            regular_kernels(torch.zeros(1, 12, 3, 3), rotations=first_quarter(3, 8).float())
 
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore")
@@ -600,7 +665,7 @@ class TestGroupConv:
             nn.init.normal_(theirs.bias)
             filters, bias = theirs.expand_parameters()
             first = filters[::4]  # orientation 0 of each field
-            layer = C4Lift2d(2, 5, side) if kind is plain else C4Conv2d(3, 5, side)
+            layer = GroupLift2d(2, 5, side) if kind is plain else GroupConv2d(3, 5, side)
             layer.weight.data = first if kind is plain else ours(first)
             layer.bias.data = bias[::4]
             maps = x if kind is plain else ours(x)

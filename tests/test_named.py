@@ -176,14 +176,17 @@ def test_an_aligned_input_makes_a_network_blind_to_shifts():
         assert not torch.allclose(plain(moved), plain(x), atol=1e-4)
 
 
-def test_oriented_features_make_a_network_blind_to_quarter_turns():
+@pytest.mark.parametrize(
+    ("name", "layer", "orientations"), [("c4_cnn", "orient", 4), ("c8_cnn", "orient:orientations=8", 8)]
+)
+def test_oriented_features_make_a_network_blind_to_quarter_turns(name, layer, orientations):
     x = images(28)
-    plain, model = create_model("c4_cnn"), create_model("c4_cnn", layer="orient")
+    plain, model = create_model(name), create_model(name, layer=layer)
     with torch.no_grad():
         torch.testing.assert_close(model(x.rot90(1, (2, 3))), model(x), atol=1e-5, rtol=1e-5)
         assert not torch.allclose(plain(x.rot90(1, (2, 3))), plain(x), atol=1e-4)
     width = model.conv1.out_channels
-    assert model.classifier.in_features == 4 * width * 2 * 2  # all four orientations
+    assert model.classifier.in_features == orientations * width * 2 * 2  # all of them
     assert abs(count_parameters(model) / count_parameters(create_model("cnn")) - 1) < 0.07
 
 
@@ -221,6 +224,8 @@ def test_what_does_not_fit_the_group_convolutional_network_is_named():
         create_model("c4_cnn", layer="ranked")
     with pytest.raises(ValueError, match=r"must be orient, of 4 orientations"):
         create_model("c4_cnn", layer="orient:orientations=8")
+    with pytest.raises(ValueError, match=r"layer \('orient'\) must be orient, of 8 orientations"):
+        create_model("c8_cnn", layer="orient")
     with pytest.raises(ValueError, match=r"layer \('orient'\) needs maps of a group convolution"):
         create_model("c4_cnn", layer="orient", place="pool")  # behind the maximum there are no orientations
     with pytest.raises(ValueError, match=r"place \('relu'\) must be one of orientation, pool, input"):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from torch import nn
 
 from patchreorder import OrientationReorder, reorder_orientations
-from patchreorder.models.group_conv import C4Conv2d, C4Lift2d
+from patchreorder.models.group_conv import GroupConv2d, GroupLift2d
 
 nan, inf = float("nan"), float("inf")
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -154,17 +154,19 @@ def test_what_is_not_promised():
     assert torch.equal(moved, plain.rot90(-1, (3, 4)))
 
 
-def network(*, dtype=torch.float32):
-    layers = C4Lift2d(1, 4, 5), nn.ReLU(), nn.MaxPool2d(2), C4Conv2d(4, 3, 3), nn.ReLU(), OrientationReorder()
+def network(*, dtype=torch.float32, orientations=4):
+    lift, conv = GroupLift2d(1, 4, 5, orientations=orientations), GroupConv2d(4, 3, 3, orientations=orientations)
+    layers = lift, nn.ReLU(), nn.MaxPool2d(2), conv, nn.ReLU(), OrientationReorder(orientations)
     return nn.Sequential(*layers).to(dtype)
 
 
-def test_behind_a_group_convolution_up_to_its_rounding():
+@pytest.mark.parametrize("orientations", [4, 8])
+def test_behind_a_group_convolution_up_to_its_rounding(orientations):
     """The convolution adds the products of a turned image in another order, so its maps differ in the last bits."""
     for dtype, most in ((torch.float32, 2e-6), (torch.float64, 4e-15)):
-        model, x = network(dtype=dtype), torch.randn(20, 1, 20, 20, dtype=dtype)
+        model, x = network(dtype=dtype, orientations=orientations), torch.randn(20, 1, 20, 20, dtype=dtype)
         z = model(x)
-        assert z.shape == (20, 12, 6, 6)
+        assert z.shape == (20, 3 * orientations, 6, 6)
         for quarters in (1, 2, 3):
             away = (model(x.rot90(quarters, (2, 3))) - z).abs().max()
             assert 0 < away < most * z.abs().max()

@@ -5,11 +5,11 @@ round up as Caffe's do (42x42 ends in 6x6). Everything else is a change of it:
 
 - SI-CNN and BlurPool have exactly its parameters, PR-CNN as well: reordering has none.
 - ST-CNN adds a localisation network of about 11,000 parameters (5 %) and leaves the CNN as it is.
-- FCN, the global pools and the C4 network are of another shape: the width of their last hidden layers is chosen so that
-  the count comes nearest to the CNN's on the same images.
+- FCN, the global pools and the C4 and C8 networks are of another shape: the width of their last hidden layers is chosen
+  so that the count comes nearest to the CNN's on the same images.
 - Other layers of the family at a place of PR-CNN (`layer`) keep the convolutions; the classifier gets what they leave
-  of a map, so `ranked:quantiles=16` after the pool has 12,800 parameters fewer on 42x42. In the C4 network the width
-  follows.
+  of a map, so `ranked:quantiles=16` after the pool has 12,800 parameters fewer on 42x42. In the C4 and C8
+  networks the width follows.
 
 Max-pooling comes before ReLU wherever nothing stands between them: the values are the same, and it is faster.
 """
@@ -28,7 +28,7 @@ from patchreorder.named import create_layer
 from patchreorder.orientation import OrientationReorder
 
 from .blur_pool import MaxBlurPool2d
-from .group_conv import ORIENTATIONS, C4Conv2d, C4Lift2d, OrientationMax
+from .group_conv import GroupConv2d, GroupLift2d, OrientationMax
 from .placing import chosen, place_layer
 from .rotation_conv import RotationConv2d
 from .spatial_transformer import Localisation, SpatialTransformer
@@ -39,7 +39,7 @@ CLASSES = 10
 SMALLEST = 21  # images: their second convolution still has a place
 FILTERS = 64
 PLACES = ("conv", "relu", "pool", "input", "conv1")
-C4_PLACES = ("orientation", "pool", "input")
+GROUP_PLACES = ("orientation", "pool", "input")
 
 
 def create(name: str, *, dataset: str, **options: Any) -> nn.Module:
@@ -167,21 +167,31 @@ def c4_cnn(size: int, *, layer: str | None = None, place: str = "orientation", a
     """Both convolutions equivariant to quarter turns (Cohen and Welling 2016), the strongest orientation at the end.
 
     `layer` names one of the family: `orient` stands instead of the maximum over orientations, so that the classifier
-    sees all four; the others stand after the second pool or at the input (`place`). `align` puts a `ShiftAlign` at the
+    sees them all; the others stand after the second pool or at the input (`place`). `align` puts a `ShiftAlign` at the
     input as well.
     """
-    if place not in C4_PLACES:
-        raise ValueError(f"place ({place!r}) must be one of {', '.join(C4_PLACES)}")
+    return _turning(size, 4, layer, place, align)
+
+
+def c8_cnn(size: int, *, layer: str | None = None, place: str = "orientation", align: bool = False) -> nn.Module:
+    """The same with eight orientations (`orient:orientations=8`): equivariant to turns by 45 degrees up to blur."""
+    return _turning(size, 8, layer, place, align)
+
+
+def _turning(size: int, orientations: int, layer: str | None, place: str, align: bool) -> nn.Module:
+    if place not in GROUP_PLACES:
+        raise ValueError(f"place ({place!r}) must be one of {', '.join(GROUP_PLACES)}")
     end = _sides(size)[1]
-    parts: dict[str, dict[str, nn.Module]] = {"orientation": {"orientation": OrientationMax()}, "pool": {}, "input": {}}
+    strongest = OrientationMax(orientations)
+    parts: dict[str, dict[str, nn.Module]] = {"orientation": {"orientation": strongest}, "pool": {}, "input": {}}
     if align:
         parts["input"] = {"align": ShiftAlign()}
     numbers = end * end  # of each field that go to the classifier
     if layer is not None and place == "orientation":
         made = create_layer(layer)
-        if not isinstance(made, OrientationReorder) or made.orientations != ORIENTATIONS:
-            raise ValueError(f"layer ({layer!r}) must be orient, of {ORIENTATIONS} orientations, at place orientation")
-        parts["orientation"], numbers = {"orientation": made}, ORIENTATIONS * end * end
+        if not isinstance(made, OrientationReorder) or made.orientations != orientations:
+            raise ValueError(f"layer ({layer!r}) must be orient, of {orientations} orientations, at place orientation")
+        parts["orientation"], numbers = {"orientation": made}, orientations * end * end
     elif layer is not None:
         before = place == "input"
         made, length, _ = place_layer(layer, side=size if before else end, place=place, before_convolutions=before)
@@ -189,15 +199,15 @@ def c4_cnn(size: int, *, layer: str | None = None, place: str = "orientation", a
         numbers = numbers if length is None else length
 
     def count(width: int) -> int:
-        return 82 * width + (4 * 49 * width + 1) * width + (numbers * width + 1) * CLASSES
+        return 82 * width + (orientations * 49 * width + 1) * width + (numbers * width + 1) * CLASSES
 
-    width = _nearest(count, size, multiple=4)  # 16 maps at a time: 132 maps cost 1.6 times as much as 128
+    width = _nearest(count, size, multiple=16 // orientations)  # 132 maps cost 1.6 times as much as 128
     layers = OrderedDict[str, nn.Module](
         **parts["input"],
-        conv1=C4Lift2d(1, width, 9),
+        conv1=GroupLift2d(1, width, 9, orientations=orientations),
         pool1=_pool(),
         relu1=nn.ReLU(),
-        conv2=C4Conv2d(width, width, 7),
+        conv2=GroupConv2d(width, width, 7, orientations=orientations),
         **parts["orientation"],
         pool2=_pool(),
         relu2=nn.ReLU(),
@@ -220,6 +230,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "cnn_gmp": cnn_gmp,
     "cnn_blur": cnn_blur,
     "c4_cnn": c4_cnn,
+    "c8_cnn": c8_cnn,
 }
 
 

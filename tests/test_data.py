@@ -240,3 +240,20 @@ def test_centred_digits_lie_in_the_middle_of_the_canvas_of_t():
     assert centred.count_nonzero() == plain.count_nonzero()  # nothing else is on it
     turned, both = (datasets.generated(name, count=6).batch(torch.arange(6))[0] for name in ("mnist-r", "mnist-cr"))
     assert torch.equal(both[..., 7:35, 7:35], turned)
+
+
+@pytest.mark.parametrize(("name", "plain"), [("mnist-r-aug", "mnist-r"), ("mnist-t-aug", "mnist-t")])
+def test_augmented_digits_are_those_of_the_column_swayed_by_little(name, plain, monkeypatch):
+    count = 200
+    images, swayed = (datasets.generated(each, count=count).batch(torch.arange(count))[0] for each in (plain, name))
+    assert swayed.shape == images.shape
+    area = swayed.sum((1, 2, 3)) / images.sum((1, 2, 3))  # the canvas is the same, and nothing was cut off
+    low, high = 1.12**-2, 1.12**2
+    assert low * 0.97 < area.min() < low * 1.1
+    assert high / 1.1 < area.max() < high * 1.03
+    monkeypatch.setattr(datasets, "SWAY", 0)
+    still = datasets.generated(name, count=count).batch(torch.arange(count))[0]
+    if name == "mnist-t-aug":  # whole pixels: without swaying it is T with other numbers of the same digit
+        torch.testing.assert_close(still.flatten(1).sort().values, images.flatten(1).sort().values)
+    else:
+        torch.testing.assert_close(still.sum((1, 2, 3)), images.sum((1, 2, 3)), rtol=0.02, atol=0)

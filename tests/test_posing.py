@@ -216,6 +216,42 @@ def test_jitter_moves_on_in_training_only(by):
     assert torch.equal(torch.fx.symbolic_trace(layer)(x), moved)
 
 
+def test_tilt_and_zoom_sway_in_training_only():
+    """By a thing whose angle and size are read off its moments: they spread as far as was asked for, and no farther."""
+    x = thing(48, angle=20).expand(200, 1, -1, -1)
+    still = align_pose(x)
+
+    def seen(layer):
+        torch.manual_seed(0)
+        z = layer.train()(x)[:, 0].double()
+        at = torch.arange(48, dtype=torch.float64) - 23.5
+        yy, xx = (z.sum(side) @ (at * at) for side in (2, 1))
+        xy = torch.einsum("bij,i,j->b", z, at, at)
+        angle = torch.rad2deg(torch.atan2(2 * xy, yy - xx) / 2)  # of the axis, from upright
+        return z, angle, z.sum((1, 2))
+
+    layer = PoseAlign(tilt=15)
+    assert torch.equal(layer.eval()(x), still)
+    z, angle, area = seen(layer)
+    assert angle.min() < -12
+    assert angle.max() > 12
+    assert angle.abs().max() < 15.5
+    assert (area / area.mean() - 1).abs().max() < 0.03
+    assert not torch.equal(z[0], z[1])
+    z, angle, area = seen(PoseAlign(zoom=0.2))
+    assert angle.abs().max() < 0.5
+    times = (area / still[0].sum()).sqrt()  # how much larger a side
+    assert 1 / 1.21 < times.min() < 0.87
+    assert 1.15 < times.max() < 1.21
+    both = PoseAlign(by="shear", jitter=2, tilt=15, zoom=0.2, size=40)
+    torch.manual_seed(3)
+    moved = both.train()(x)
+    torch.manual_seed(3)
+    assert torch.equal(torch.fx.symbolic_trace(both)(x), moved)
+    assert torch.equal(both.eval()(x), align_pose(x, by="shear", size=40))
+    assert repr(create_layer("pose:tilt=15,zoom=0.2")) == "PoseAlign(energy='l1', ends='heavier', tilt=15, zoom=0.2)"
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_size_leaves_the_middle(layout):
     x = torch.cat([thing(32, angle=angle, down=5, right=-4).expand(-1, 2, -1, -1) for angle in (10, 50, 130)])
@@ -244,6 +280,9 @@ def test_bad_arguments_are_named():
     for jitter, error in ((-1, ValueError), (1.5, TypeError)):
         with pytest.raises(error, match=rf"jitter \({jitter}\)"):
             PoseAlign(jitter=jitter)
+    for name, value, error in (("tilt", -1, ValueError), ("tilt", True, TypeError), ("zoom", 1.5, ValueError)):
+        with pytest.raises(error, match=rf"{name} \({value}\) must be"):
+            PoseAlign(**{name: value})
     for size, error in ((0, ValueError), (1.5, TypeError)):
         with pytest.raises(error, match=rf"size \({size}\)"):
             PoseAlign(size=size)

@@ -66,6 +66,8 @@ MEMBERS: Mapping[str, Member] = {
             "ends": Option((str,), "heavier|nearest"),
             "by": Option((str,), "turn|shear"),
             "jitter": NUMBER,
+            "tilt": POWER,
+            "zoom": POWER,
             "size": NUMBER,
         },
     ),

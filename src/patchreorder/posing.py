@@ -7,6 +7,7 @@ part of a pixel and the turn, is bilinear, so it is as good as pixels are fine.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 import torch
@@ -67,14 +68,26 @@ def align_pose(
     return _pose(x, energy, ends, by, size)
 
 
-def _pose(x: Tensor, energy: Energy, ends: Ends, by: By, size: int | None, *, jitter: int = 0) -> Tensor:
-    """`align_pose`; with `jitter` each image ends up to so many pixels from the middle."""
+def _pose(
+    x: Tensor,
+    energy: Energy,
+    ends: Ends,
+    by: By,
+    size: int | None,
+    *,
+    jitter: int = 0,
+    tilt: float = 0.0,
+    zoom: float = 0.0,
+) -> Tensor:
+    """`align_pose`, but each image ends a little beside its pose, at random (see `PoseAlign`)."""
     check_maps("x", x)
-    _check(energy, ends, by, size, jitter)
+    _check(energy, ends, by, size, jitter, tilt, zoom)
     maps = align_shift(x.unsqueeze(0) if x.dim() == 3 else x, energy=energy)
     wide = maps.float() if maps.dtype in (torch.float16, torch.bfloat16) else maps
     rolled = wide if size is None else middle(wide, size)
     pose = _found(wide.detach(), energy, ends, by)
+    if tilt or zoom:
+        pose = _swayed(pose, tilt, zoom)
     moved = torch.randint(-jitter, jitter + 1, (2, len(wide), 1, 1), device=x.device) if jitter else (0, 0)
     grid = _grid(pose, wide, rolled, moved)
     z = F.grid_sample(wide, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
@@ -85,13 +98,20 @@ def _pose(x: Tensor, energy: Energy, ends: Ends, by: By, size: int | None, *, ji
     return z.contiguous(memory_format=torch.channels_last) if _in_pixels(x) else z
 
 
-def _check(energy: str, ends: str, by: str, size: int | None, jitter: int) -> None:
+def _check(
+    energy: str, ends: str, by: str, size: int | None, jitter: int = 0, tilt: float = 0.0, zoom: float = 0.0
+) -> None:
     check_shift(energy, jitter)
     check_size(size)
     if ends not in ENDS:
         raise ValueError(f"ends ({ends!r}) must be one of {', '.join(ENDS)}")
     if by not in WAYS:
         raise ValueError(f"by ({by!r}) must be one of {', '.join(WAYS)}")
+    for name, value, most, what in (("tilt", tilt, 180, "degrees"), ("zoom", zoom, 1, "a part, such as 0.1")):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{name} ({value!r}) must be a number, {what}")
+        if not 0 <= value <= most:
+            raise ValueError(f"{name} ({value}) must be from 0 (none) to {most}, {what}")
 
 
 def _in_pixels(x: Tensor) -> bool:
@@ -155,6 +175,19 @@ def _found(x: Tensor, energy: Energy, ends: Ends, by: By) -> _Pose:
     return _Pose(y, across, sin, cos, -cos, sin, whole.unsqueeze(3))
 
 
+def _swayed(pose: _Pose, tilt: float, zoom: float) -> _Pose:
+    """Poses that are off by up to `tilt` degrees and by a factor of up to 1 + `zoom`, either way, at random."""
+    turn, size = torch.rand(2, len(pose.down), dtype=torch.float64, device=pose.down.device) * 2 - 1
+    turn, factor = turn * math.radians(tilt), (size * math.log1p(zoom)).exp()
+    cos, sin = turn.cos() * factor, turn.sin() * factor
+    return pose._replace(
+        below_down=cos * pose.below_down + sin * pose.next_down,
+        below_right=cos * pose.below_right + sin * pose.next_right,
+        next_down=cos * pose.next_down - sin * pose.below_down,
+        next_right=cos * pose.next_right - sin * pose.below_right,
+    )
+
+
 def _grid(pose: _Pose, given: Tensor, wanted: Tensor, moved: Tensor | tuple[int, int] = (0, 0)) -> Tensor:
     """Where each pixel of the maps that are wanted reads in those that are given, (b, h, w, 2), for `F.grid_sample`.
 
@@ -197,6 +230,9 @@ class PoseAlign(nn.Module):
         ends: which end of the principal axis comes down, "heavier" or "nearest".
         by: "turn", or "shear" to take out slants only.
         jitter: in training mode every image is moved on by up to so many whole pixels, at random (see `ShiftAlign`).
+        tilt: in training mode every image is turned on by up to so many degrees, either way, at random: what follows
+            learns how far a pose can be off. In eval mode nothing is random.
+        zoom: in training mode every image is made larger or smaller, by a factor of up to 1 + zoom, at random.
         size: leave the middle size x size pixels only (see `ShiftAlign`).
 
     Raises:
@@ -204,8 +240,8 @@ class PoseAlign(nn.Module):
 
     >>> PoseAlign()
     PoseAlign(energy='l1', ends='heavier')
-    >>> PoseAlign(by="shear", jitter=2, size=28)
-    PoseAlign(energy='l1', by='shear', jitter=2, size=28)
+    >>> PoseAlign(by="shear", jitter=2, tilt=12, size=28)
+    PoseAlign(energy='l1', by='shear', jitter=2, tilt=12, size=28)
     """
 
     def __init__(
@@ -215,22 +251,26 @@ class PoseAlign(nn.Module):
         by: By = "turn",
         jitter: int = 0,
         size: int | None = None,
+        tilt: float = 0.0,
+        zoom: float = 0.0,
     ) -> None:
         super().__init__()
-        _check(energy, ends, by, size, jitter)
+        _check(energy, ends, by, size, jitter, tilt, zoom)
         self.energy: Energy = energy
         self.ends: Ends = ends
         self.by: By = by
         self.jitter = jitter
         self.size = size
+        self.tilt, self.zoom = tilt, zoom
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and self.jitter:
-            return _pose(x, self.energy, self.ends, self.by, self.size, jitter=self.jitter)
+        if self.training and (self.jitter or self.tilt or self.zoom):
+            off = {"jitter": self.jitter, "tilt": self.tilt, "zoom": self.zoom}
+            return _pose(x, self.energy, self.ends, self.by, self.size, **off)
         return align_pose(x, energy=self.energy, ends=self.ends, by=self.by, size=self.size)
 
     def extra_repr(self) -> str:
         way = f"ends={self.ends!r}" if self.by == "turn" else f"by={self.by!r}"
-        jitter = f", jitter={self.jitter}" if self.jitter else ""
+        others = [f", {name}={getattr(self, name)}" for name in ("jitter", "tilt", "zoom") if getattr(self, name)]
         size = f", size={self.size}" if self.size is not None else ""
-        return f"energy={self.energy!r}, {way}{jitter}{size}"
+        return f"energy={self.energy!r}, {way}{''.join(others)}{size}"

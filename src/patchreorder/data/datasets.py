@@ -7,6 +7,7 @@ turns and shifts of the tests as well.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch.nn import functional as F
 from . import sources, transforms
 
 CANVAS = 42  # pixels a side of MNIST's T and RTS, as in the paper
+SWAY = 12  # degrees, and percent, by which training digits are turned and scaled more
 SIDE = 32  # pixels of CIFAR-10's pictures
 PADDING = 4  # pixels around them before they are cropped
 MEAN_COLOUR = (124, 116, 104)  # of ImageNet, where a turn or shift uncovers
@@ -56,6 +58,15 @@ def _all_three(images: Tensor, numbers: Tensor) -> Tensor:
     )
 
 
+def _swayed(images: Tensor, numbers: Tensor) -> Tensor:
+    """Turned by up to SWAY degrees and scaled by a factor of up to 1 + SWAY %, either way: to train on."""
+    sway = 2 * numbers - 1
+    scale = (sway[:, 1] * math.log1p(SWAY / 100)).exp()
+    side = images.shape[2]
+    nowhere = torch.zeros(len(images), 2)
+    return transforms.warp(images, degrees=sway[:, 0] * SWAY, scale=scale, shift=nowhere, size=(side, side))
+
+
 def _centred(images: Tensor, numbers: Tensor) -> Tensor:
     corner = torch.full((len(images), 2), (CANVAS - images.shape[2]) // 2)
     return transforms.place(images, corner=corner, size=(CANVAS, CANVAS))
@@ -66,6 +77,11 @@ VARIANTS = {
     "mnist-r": Variant(28, 1, _turned),
     "mnist-t": Variant(CANVAS, 2, _shifted),
     "mnist-rts": Variant(CANVAS, 4, _all_three),
+    # Swayed before that: what CNN-Data-Aug is trained on.
+    "mnist-r-aug": Variant(28, 3, lambda images, numbers: _turned(_swayed(images, numbers[:, 1:]), numbers)),
+    "mnist-t-aug": Variant(
+        CANVAS, 4, lambda images, numbers: _shifted(_swayed(images, numbers[:, 2:]), numbers[:, :2])
+    ),
     # On the canvas of T, but in its middle: as they are, and turned as R.
     "mnist-c": Variant(CANVAS, 0, _centred),
     "mnist-cr": Variant(CANVAS, 1, lambda images, numbers: _centred(_turned(images, numbers), numbers)),

@@ -41,7 +41,7 @@ ROWS = (
     _fine("fine_joint", "PR-CNN-fine, joint", "all channels move together", per_channel=False),
     _fine("fine_ascending", "PR-CNN-fine, weakest first", "ascending order", descending=False),
 )
-EPOCHS = {"R": 8, "T": 4}
+EPOCHS = {"R": 4, "T": 2}  # as in fig_layers_mnist
 
 
 def _short(row: str, column: str) -> Plan:

@@ -69,7 +69,7 @@ class _Task(Task):
 
     def curves(self, job: Job, model: nn.Module, test_set: Dataset) -> dict[str, list[list[float]]]:
         assert isinstance(test_set, Digits)
-        if job.column.dataset != _view(job):
+        if job.column.dataset != _view(job).removesuffix("-aug"):
             return {}  # told once, with the column of the images that it was trained on
         return _responses(model, test_set.first(job.plan.curve_images), job.world)
 

@@ -24,7 +24,19 @@ from patchreorder.engine.describe import describe, fingerprint, open_descriptor
 from patchreorder.engine.distributed import World
 from patchreorder.metrics.retrieval import normalise
 from patchreorder.models import alexnet
-from patchreorder.models.descriptors import BACKBONES, DESCRIPTORS, Descriptor, create_descriptor, gem, regions, rmac
+from patchreorder.models.descriptors import (
+    BACKBONES,
+    DESCRIPTORS,
+    Descriptor,
+    Layer,
+    Layers,
+    create_descriptor,
+    gem,
+    layer_descriptor,
+    listen,
+    regions,
+    rmac,
+)
 from patchreorder.models.efficientnet import EfficientNetLite0, SameConv2d
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -106,6 +118,21 @@ def test_layers_by_name_are_pools():
             r"must be one of alexnet/flatten, .*, or BACKBONE/LAYER, a layer by name",
         ),
         ("vgg/ranked:keep=1", r"must be one of alexnet/flatten, "),
+        (
+            "vgg@conv1/gap",
+            r"must be one of alexnet/flatten, .*, or a pool of several layers, such as alexnet@conv1\+conv3",
+        ),
+        ("alexnet@conv1+conv6/gap", r"layer \('conv6'\) of alexnet@conv1\+conv6/gap must be one of conv1, .*, conv5"),
+        ("alexnet@/gap", r"layer \(''\) of alexnet@/gap must be one of conv1, conv2, conv3, conv4, conv5"),
+        ("alexnet@conv1+conv3+conv1/gap", r"layers \('conv1\+conv3\+conv1'\) must differ: 'conv1' is there 2 times"),
+        ("alexnet@conv1+conv3", r"layers \('conv1\+conv3'\) need a pool: .*, as in conv1\+conv3/gap"),
+        ("alexnet@conv1/pr", r"pool \('pr'\) must be one of flatten, ranked, "),
+        ("alexnet@conv1/orient", r"layer \('orient'\) needs maps of a group convolution"),
+        (
+            "alexnet@conv1+conv3/ranked:keep=170",
+            r"pool \('ranked:keep=170'\) does not fit conv3: keep \(170\) is more than the 13x13 values",
+        ),
+        ("efficientnet@conv1/gap", r"efficientnet has no layers by name; backbones that have some: alexnet \(conv1, "),
     ],
 )
 def test_layers_that_do_not_fit_are_named(name, why):
@@ -199,6 +226,148 @@ def test_weights_that_do_not_fit_are_named():
     assert not any(bool((value == 1).all()) for value in model.maps.state_dict().values())
     model.load(tensors | {"classifier.1.weight": torch.zeros(2)})
     assert all(bool((value == 1).all()) for value in model.maps.state_dict().values())
+
+
+# ---- several layers --------------------------------------------------------------------------------
+
+
+def random_images(count: int = 2) -> torch.Tensor:
+    return torch.rand(count, 3, 224, 224, generator=torch.Generator().manual_seed(3))
+
+
+def said_by_alexnet(images: torch.Tensor, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What every convolution says after its ReLU, step by step."""
+    x, found = (images - torch.tensor(alexnet.MEAN).view(3, 1, 1)) / torch.tensor(alexnet.STD).view(3, 1, 1), {}
+    for name, place, stride, padding, pool in (
+        ("conv1", 0, 4, 2, False),
+        ("conv2", 3, 1, 2, True),
+        ("conv3", 6, 1, 1, True),
+        ("conv4", 8, 1, 1, False),
+        ("conv5", 10, 1, 1, False),
+    ):
+        x = F.max_pool2d(x, 3, 2) if pool else x
+        parts = [tensors[f"features.{place}.{part}"] for part in ("weight", "bias")]
+        x = found[name] = F.conv2d(x, *parts, stride=stride, padding=padding).clamp(min=0)
+    return found
+
+
+def shares(maps: torch.Tensor) -> torch.Tensor:
+    """Four shares of the sorted 3x3 averages of every second place, over the root of their rank; (b, c * 4)."""
+    z = F.avg_pool2d(maps, 3, 2).flatten(2).sort(descending=True).values  # b c n
+    # Every value four times, so that shares of any number of values are whole numbers of them.
+    z = z.repeat_interleave(4, dim=2).unflatten(2, (4, -1)).mean(3)
+    return (z / torch.tensor([1.0, 2.0, 3.0, 4.0]).sqrt()).flatten(1)
+
+
+def joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Rooted vectors of unit length each, side by side, and their length made one."""
+    return torch.cat([normalise(part) for part in parts], 1) / len(parts) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("names", "pool", "by_hand"),
+    [
+        ("conv1+conv3+conv5", "ranked:smooth=3,stride=2,quantiles=4,weights=-0.5", shares),
+        ("conv2+conv4", "gap", lambda maps: maps.mean((2, 3))),
+        ("conv5+conv1", "ranked:keep=1", lambda maps: maps.amax((2, 3))),
+        ("conv3", "gem", gem),
+        ("conv1+conv2", "ranked", lambda maps: maps.flatten(2).sort(descending=True).values.flatten(1)),
+        ("conv4", "flatten", lambda maps: maps.flatten(1)),
+    ],
+)
+def test_several_layers_by_hand(names, pool, by_hand):
+    torch.manual_seed(5)
+    whole, images = create_descriptor("alexnet/gap"), random_images()
+    torch.manual_seed(5)
+    found = create_descriptor(f"alexnet@{names}/{pool}")
+    with torch.inference_mode():
+        said = said_by_alexnet(images, whole.maps.state_dict())
+        wanted = joined([by_hand(said[name]) for name in names.split("+")])
+        torch.testing.assert_close(found(images), wanted)
+    assert (found.name, found.dimensions) == (f"alexnet@{names}/{pool}", wanted.shape[1])
+
+
+def test_the_names_of_layers_are_those_of_alexnet():
+    whole = alexnet.alexnet(variant="torchvision", width=1, classes=1)
+    found = {name: f"features.{place}" for name, place in BACKBONES["alexnet"].layers.items()}
+    assert found == {f"conv{number}": whole.layers[f"relu{number}"] for number in range(1, 6)}
+
+
+def test_one_layer_is_as_it_was():
+    images = random_images()
+    for name, same in (("alexnet@conv5/gap", "alexnet/gap"), ("alexnet@conv5/weighted", "alexnet/weighted")):
+        torch.manual_seed(1)
+        found = create_descriptor(name)
+        torch.manual_seed(1)
+        with torch.inference_mode():
+            torch.testing.assert_close(found(images), create_descriptor(same)(images))
+    network = create_descriptor("alexnet/gap").maps
+    for pool in ("gem", "ranked:quantiles=3"):
+        alone = layer_descriptor("alone", Layer(network, "features.6"), pool=pool)  # has negative values
+        found = layer_descriptor("found", Layers(network, {"third": "features.6"}, pool=pool))
+        with torch.inference_mode():
+            torch.testing.assert_close(found(images), alone(images))
+
+
+def test_every_layer_counts_the_same_and_one_of_zeros_not():
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.large, self.small, self.nothing = nn.Identity(), nn.Identity(), nn.Identity()
+
+        def forward(self, x):
+            return self.large(1e4 * x), self.small(-1e-4 * x[:, :1]), self.nothing(0 * x)
+
+    names = {name: name for name in ("large", "small", "nothing")}
+    model = Descriptor("none", Layers(Network(), names, pool="gap"), nn.Flatten(), dimensions=7)
+    found = model(torch.tensor([9.0, 16.0, 0.0]).view(1, 3, 1, 1))
+    torch.testing.assert_close(found, torch.tensor([[0.6, 0.8, 0, -1, 0, 0, 0]]) / 2**0.5)
+    assert model(torch.zeros(1, 3, 1, 1)).eq(0).all()
+    assert model(torch.full((1, 3, 1, 1), torch.nan)).isnan().all()
+    half = model(torch.tensor([4.0, 4.0, 4.0]).half().view(1, 3, 1, 1))  # 40000 each: their sum is too large for half
+    torch.testing.assert_close(half[:, :3], torch.full((1, 3), 6**-0.5))
+    with pytest.raises(ValueError, match=r"layer \('other'\) must be a module of Network: large, small, nothing"):
+        Layers(Network(), {"other": "other"}, pool="gap")
+
+
+def test_only_what_is_needed_is_kept_and_loaded(tmp_path):
+    """By the backbone's own names, without the convolutions behind the last layer."""
+    images, tensors = random_images(1), create_descriptor("alexnet/gap").maps.state_dict()
+    model = create_descriptor("alexnet@conv3+conv1/gap")
+    needed = {f"features.{place}.{part}" for place in (0, 3, 6) for part in ("weight", "bias")}
+    assert {name.removeprefix("maps.model.") for name in model.state_dict()} == needed
+    model.load({name: value for name, value in tensors.items() if name in needed})
+    with torch.inference_mode():
+        said = said_by_alexnet(images, tensors)
+        wanted = joined([said[name].mean((2, 3)) for name in ("conv3", "conv1")])
+        torch.testing.assert_close(model(images), wanted)
+    with pytest.raises(ValueError, match=r"tensors lack features\.6\.bias of alexnet@conv3\+conv1/gap: they hold feat"):
+        model.load({name: value for name, value in tensors.items() if name != "features.6.bias"})
+    torch.save(tensors, tmp_path / "own.pt")
+    found = open_descriptor("alexnet@conv3+conv1/gap", weights=tmp_path / "own.pt")
+    assert fingerprint(found) == fingerprint(model)
+    with torch.inference_mode():
+        torch.testing.assert_close(found(images), wanted)
+
+
+def test_listening_leaves_the_network_as_it_was():
+    network = nn.Sequential(nn.Identity(), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(2, 1))
+    x = torch.tensor([[[-1.0], [2.0]]])
+    first, flat = listen(network, x.clone(), names=["0", "2"])
+    assert first.tolist() == x.tolist()  # though it was written over
+    assert flat.tolist() == [[0, 2]]
+    (given,) = listen(network, x.clone(), names=["3"], given=True)
+    assert given.tolist() == [[0, 2]]
+    with pytest.raises(RuntimeError):
+        listen(network, torch.ones(1, 3), names=["0"])
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    unused = nn.ModuleDict({"used": nn.Identity(), "not": nn.Identity()})
+    unused.forward = unused["used"].forward
+    with pytest.raises(ValueError, match=r"layer \('not'\) is not called when ModuleDict sees images"):
+        Layer(unused, "not")(x)
+
+
+# ---- EfficientNet ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [7, 8, 14, 15])
@@ -439,7 +608,25 @@ def test_layers_and_pools_of_real_packages(tmp_path):
             found = open_descriptor(name, weights=tmp_path / "resnet.pt")
             assert (found.name, found.dimensions) == (name, wanted.shape[1])
             torch.testing.assert_close(found(images), normalise(wanted))
+        early = nn.Sequential(*list(resnet.children())[:5])(inside)
+        for pool, by_hand in {
+            "gap": lambda maps: maps.flatten(2).sum(2) / maps[0, 0].numel(),
+            "ranked:keep=3": lambda maps: maps.flatten(2).topk(3).values.flatten(1),
+            "flatten": lambda maps: maps.flatten(1),
+        }.items():
+            name = f"torchvision:resnet18@layer4+layer1/{pool}"
+            found = open_descriptor(name, weights=tmp_path / "resnet.pt")
+            wanted = joined([by_hand(maps), by_hand(early)])
+            assert (found.name, found.dimensions) == (name, wanted.shape[1])
+            torch.testing.assert_close(found(images), wanted)
     for layer, why in {
+        "layer1+layer9/gap": r"layer \('layer9'\) must be a module of ResNet: conv1, .*, fc",
+        "layer1+/gap": r"layer \(''\) must be a module of ResNet: conv1, .*, fc",
+        "layer1+layer1/gap": r"layers \('layer1\+layer1'\) must differ: 'layer1' is there 2 times",
+        "layer1+layer4": r"layers \('layer1\+layer4'\) need a pool: .*, as in layer1\+layer4/gap",
+        "layer1+layer4/best": r"pool \('best'\) must be one of flatten, ranked, .*",
+        "layer1+fc/gap": r"pool \('gap'\) needs maps \(b, c, h, w\), fc gives \(1, 1000\): use flatten",
+        "layer1+layer4/ranked:keep=50": r"pool \('ranked:keep=50'\) does not fit layer4: keep \(50\) is more than",
         "layer9": r"layer \('layer9'\) must be a module of ResNet: conv1, .*, fc",
         "layer4/best": r"pool \('best'\) must be one of flatten, ranked, .*",
         "layer4/orient": r"layer \('orient'\) needs maps of a group convolution",
@@ -453,6 +640,8 @@ def test_layers_and_pools_of_real_packages(tmp_path):
     mobile = vision.timm().create_model("mobilenetv3_small_050", pretrained=False)
     torch.save(mobile.state_dict(), tmp_path / "mobile.pt")
     assert open_descriptor("timm:mobilenetv3_small_050@blocks/gem", weights=tmp_path / "mobile.pt").dimensions == 288
+    several = open_descriptor("timm:mobilenetv3_small_050@blocks.0+blocks/gap", weights=tmp_path / "mobile.pt")
+    assert several.dimensions == 8 + 288
 
 
 # ---- UK-Bench's folder -----------------------------------------------------------------------------

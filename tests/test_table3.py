@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,11 +18,11 @@ from patchreorder.data import ukbench, weights
 from patchreorder.data.photos import generated as drawn
 from patchreorder.data.ukbench import UKBench
 from patchreorder.engine import checkpoint, memory
-from patchreorder.engine.describe import describe, ready
+from patchreorder.engine.describe import describe, fingerprint, ready
 from patchreorder.engine.distributed import World
 from patchreorder.metrics.retrieval import normalise, ns_score
 from patchreorder.models import alexnet, create_model
-from patchreorder.models.descriptors import DESCRIPTORS, create_descriptor
+from patchreorder.models.descriptors import DESCRIPTORS, backbone_of, create_descriptor
 from patchreorder.recipes import retrieval, spec
 from patchreorder.recipes.spec import Means
 from patchreorder.report import comparison, page, tables
@@ -30,6 +31,7 @@ from patchreorder.report.folder import load
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TABLE3 = recipes.load("table3")
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +44,39 @@ def photos(tmp_path_factory):
 
 def test_every_descriptor_is_a_row_and_is_compared_with_the_global_average():
     rows = {row.name: row for row in TABLE3.rows}
-    named = {row.model for row in TABLE3.rows if "layer" not in row.options and ":" not in row.model}
+    named = {row.model for row in TABLE3.rows if "layer" not in row.options and not {":", "@"} & {*row.model}}
     assert named == set(DESCRIPTORS)
     for name in TABLE3.settings["short"].rows:
-        backbone = rows[name].model.split("/")[0]
-        assert (name, f"{backbone}_gap") in TABLE3.compare or name.endswith("_gap")
+        assert (name, f"{backbone_of(rows[name].model)}_gap") in TABLE3.compare or name.endswith("_gap")
     assert {name for each in ("short", "candidates", "trained") for name in TABLE3.settings[each].rows} == set(rows)
+
+
+def test_rows_of_several_layers_are_compared():
+    """Ranked and averaged: the same layers, and no pair twice."""
+    rows = {row.name: row for row in TABLE3.rows}
+    assert len(set(TABLE3.compare)) == len(TABLE3.compare)
+    shares = "ranked:smooth=3,stride=2,quantiles=4,weights=-0.5"
+    for name, layers in (("alexnet_layers", "@conv1+conv3+conv5"), ("alexnet_layers15", "@conv1+conv5")):
+        assert rows[name].model == f"alexnet{layers}/{shares}"
+        assert rows[f"{name}_gap"].model == f"alexnet{layers}/gap"
+        assert {(name, f"{name}_gap"), (name, "alexnet_gap"), (f"{name}_gap", "alexnet_gap")} <= set(TABLE3.compare)
+    assert rows["alexnet_shares4"].model == f"alexnet/{shares}"
+    assert {("alexnet_layers", f"alexnet_{other}") for other in ("gem", "rmac", "weighted")} <= set(TABLE3.compare)
+    of_layers = {name for name in rows if name.startswith("alexnet_layers")}
+    assert of_layers & set(TABLE3.settings["smoke"].rows) == {"alexnet_layers"}
+    assert of_layers & set(TABLE3.settings["short"].rows) == {"alexnet_layers", "alexnet_layers_gap"}
+    assert of_layers < set(TABLE3.settings["candidates"].rows)
+
+
+def test_committed_rows_are_still_cells_of_the_recipe(monkeypatch):
+    """A row counts for a cell only if its settings are the same."""
+    committed = results.read(RESULTS / "table3.jsonl").results
+    names = [f"ukbench{number:05}.jpg" for number in range(1000)]
+    recipe = dataclasses.replace(TABLE3, identify=lambda data, plan, split: results.digest(names))
+    cells = {cell for setting in TABLE3.settings for cell, *_ in spec.cells(recipe, setting=setting)}
+    found = [result for result in committed if result.split == "test" and "," not in result.setting]
+    assert len(found) > 50
+    assert all(result.cell in cells for result in found)
 
 
 def test_the_papers_rows_are_there():
@@ -114,6 +143,35 @@ def test_maps_are_computed_once_for_rows_that_share_them(photos, monkeypatch):
     images = UKBench.open(photos, view="mixed")
     assert torch.equal(measure.features(other, images, world=world), describe(other, images))
     assert not computed  # too large to keep
+
+
+def test_maps_are_not_shared_by_other_layers_or_pools(photos):
+    measure, world, images = retrieval.Measure(), World(), UKBench.open(photos)
+    names = ["alexnet/gap", *(f"alexnet@{rest}" for rest in ("conv5/gap", "conv1+conv5/gap", "conv5+conv1/gap"))]
+    names += [f"alexnet@conv1+conv5/{pool}" for pool in ("gem", "ranked:keep=1", "ranked:keep=1,weights=2")]
+    for name in names:
+        torch.manual_seed(1)
+        model = ready(create_descriptor(name))
+        assert torch.equal(measure.features(model, images, world=world), describe(model, images)), name
+    assert len(measure.maps) == len(names)
+
+
+def test_a_row_of_several_layers_takes_the_given_weights(photos, tmp_path, monkeypatch):
+    """In the smoke setting they are random."""
+    monkeypatch.setattr(weights, "fetch", None)
+    torch.manual_seed(4)
+    torch.save(create_descriptor("alexnet/gap").maps.state_dict(), tmp_path / "own.pt")
+    options = {"rows": ["alexnet_layers"], "columns": ["T"], "data": photos}
+    spec.run(TABLE3, out=tmp_path, setting="smoke", **options)
+    spec.run(TABLE3, out=tmp_path, setting="short", means=Means(weights=tmp_path / "own.pt"), **options)
+    smoke, short = results.read(tmp_path / "table3.jsonl").results
+    data = UKBench.open(photos, view="T")
+    for row, seed in ((smoke, 0), (short, 4)):
+        torch.manual_seed(seed)
+        model = ready(create_descriptor("alexnet@conv1+conv3+conv5/ranked:smooth=3,stride=2,quantiles=4,weights=-0.5"))
+        assert row.details["weights"] == fingerprint(model)
+        assert row.details["dimensions"] == 4 * (64 + 384 + 256)
+        assert row.details["scores"] == ns_score(describe(model, data), data.groups)[0].tolist()
 
 
 def test_fewer_groups_are_another_setting(photos, tmp_path):

@@ -31,8 +31,8 @@ def index(
     Args:
         folder: holds pictures, also in folders within it; other files do not matter.
         out: folder of the index, a new one or one that was made of the same folder.
-        model: the network that describes pictures, such as alexnet/ranked, alexnet/ranked:quantiles=16 or
-            torchvision:resnet18@layer4/ranked; a wrong name lists all.
+        model: the network that describes pictures, such as alexnet/ranked, alexnet/ranked:quantiles=16,
+            alexnet@conv1+conv5/gap (of several layers) or torchvision:resnet18@layer4/ranked; a wrong name lists all.
         weights: file with its weights (.safetensors, .pt, .pth); fetched once and cached without it.
         store: qdrant://HOST[:PORT]/COLLECTION to search on a Qdrant server, local to search here; as before without it.
         workers: processes that decode pictures; by default all cores.

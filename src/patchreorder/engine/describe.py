@@ -16,9 +16,12 @@ from patchreorder.models.descriptors import (
     SIZE,
     Descriptor,
     Layer,
+    Layers,
+    backbone_of,
     create_descriptor,
     is_descriptor,
     layer_descriptor,
+    layer_names,
 )
 
 from . import checkpoint
@@ -40,7 +43,8 @@ def open_descriptor(
         name: one of `patchreorder.models.descriptors.DESCRIPTORS`, or a backbone of theirs and a layer of the family by
             name, such as `alexnet/ranked:quantiles=16`; or `timm:NAME` or `torchvision:NAME`, one of that package's
             networks: what goes into its last fully connected layer, or with `@LAYER` what that module says, and with
-            `@LAYER/POOL` a pool of it, such as `torchvision:resnet18@layer4/ranked`.
+            `@LAYER/POOL` a pool of it, such as `torchvision:resnet18@layer4/ranked`. `@LAYER+LAYER/POOL` pools several
+            layers, such as `alexnet@conv1+conv3+conv5/gap`: see `patchreorder.models.descriptors.Layers`.
         weights: file with the weights (.safetensors, .pt, .pth; AlexNet's by torchvision's names), read without running
             code. Without it they are fetched: ours once, pinned by SHA-256; a package's by that package.
         say: gets a line about what is fetched.
@@ -55,10 +59,11 @@ def open_descriptor(
         found = _of_package(package, model, weights)
     elif is_descriptor(name):
         found = create_descriptor(name)
-        ours = trained.alexnet_convolutions if name.startswith("alexnet/") else trained.efficientnet_lite0
+        ours = trained.alexnet_convolutions if backbone_of(name) == "alexnet" else trained.efficientnet_lite0
         found.load(ours(file=weights, say=say))
     else:
         others = " or ".join(f"{package}:NAME[@LAYER[/POOL]]" for package in PACKAGES)
+        others += ", of several layers @LAYER+LAYER/POOL"
         raise ValueError(f"model ({name!r}) must be one of {', '.join(DESCRIPTORS)}, or {LAYERS_BY_NAME}, or {others}")
     return ready(found)
 
@@ -114,13 +119,16 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _of_package(package: str, asked: str, weights: Path | None) -> Descriptor:
-    """What a classifier of timm or torchvision says before its last layer, or in a layer that is named."""
+    """What a classifier of timm or torchvision says before its last layer, or in layers that are named."""
     name, _, place = asked.partition("@")
     layer, _, pool = place.partition("/")
     model, mean, std, size = of_package(package, name, weights)
     parts: list[nn.Module] = [Normalise(mean, std)]
     if size != SIZE:
         parts.append(nn.Upsample((size, size), mode="bilinear"))
+    if "+" in layer:  # each is pooled by itself
+        several = Layers(model, {each: each for each in layer_names(layer)}, pool=pool)
+        return layer_descriptor(f"{package}:{asked}", nn.Sequential(*parts, several))
     parts.append(Layer(model, layer) if layer else Layer(model, _last_connected(model), given=True))
     return layer_descriptor(f"{package}:{asked}", nn.Sequential(*parts), pool=pool or "flatten")
 

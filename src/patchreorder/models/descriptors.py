@@ -3,6 +3,7 @@
 `create_descriptor("alexnet/ranked")` is a backbone, which gives maps (b, c, h, w), and a pool, which makes vectors of
 them; the signed square root of every dimension and unit length come after it. A pool may also be a layer of the family
 by name (`create_layer`), on the maps themselves: "alexnet/ranked:smooth=3,stride=2,weights=-0.5" is alexnet/weighted.
+"alexnet@conv1+conv3+conv5/gap" pools several layers and joins their vectors; every layer counts the same (`Layers`).
 
 - alexnet: torchvision's variant, what its fifth convolution says after ReLU: 256 maps of 13x13.
 - efficientnet: EfficientNet-lite0, its last 1280 maps of 7x7.
@@ -11,7 +12,8 @@ by name (`create_layer`), on the maps themselves: "alexnet/ranked:smooth=3,strid
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -127,6 +129,48 @@ class RankWeights(nn.Module):
         return f"power={self.power}"
 
 
+def listen(model: nn.Module, images: Tensor, *, names: Collection[str], given: bool = False) -> list[Tensor]:
+    """What modules of a network say when it sees images, or what they are given.
+
+    Of a module that is called more than once the last time counts.
+
+    Args:
+        model: the network.
+        images: what it gets.
+        names: of the modules, as `named_modules` has them.
+        given: what goes into them instead of what comes out.
+
+    Raises:
+        ValueError: a module is not called.
+
+    >>> listen(nn.Sequential(nn.ReLU(), nn.Flatten()), torch.tensor([[[-1.0, 2.0]]]), names=["0"])
+    [tensor([[[0., 2.]]])]
+    """
+    heard: dict[str, Tensor] = {}
+
+    def keep_as(name: str) -> Callable[..., None]:
+        def keep(layer: nn.Module, inputs: tuple[Tensor, ...], answer: Tensor | None = None) -> None:
+            said = inputs[0] if answer is None else answer
+            heard[name] = said.clone()  # what follows may write over it
+
+        return keep
+
+    layers = {name: model.get_submodule(name) for name in names}
+    hooks = [
+        layer.register_forward_pre_hook(keep_as(name)) if given else layer.register_forward_hook(keep_as(name))
+        for name, layer in layers.items()
+    ]
+    try:
+        model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for name in layers:
+        if name not in heard:
+            raise ValueError(f"layer ({name!r}) is not called when {type(model).__name__} sees images")
+    return [heard[name] for name in names]
+
+
 class Layer(nn.Module):
     """What a module of a network says, or what it is given.
 
@@ -144,27 +188,71 @@ class Layer(nn.Module):
 
     def __init__(self, model: nn.Module, name: str, *, given: bool = False) -> None:
         super().__init__()
-        names = [name for name, _ in model.named_modules() if name]
-        if name not in names:
-            raise ValueError(f"layer ({name!r}) must be a module of {type(model).__name__}: {', '.join(names)}")
-        self.model, self.name = model, name
-        self._seen: list[Tensor] = []
-        layer = model.get_submodule(name)
-        # Copied: what follows may write over it.
-        if given:
-            layer.register_forward_pre_hook(lambda layer, inputs: self._seen.append(inputs[0].clone()))
-        else:
-            layer.register_forward_hook(lambda layer, inputs, answer: self._seen.append(answer.clone()))
+        _check_module(model, name)
+        self.model, self.name, self.given = model, name, given
 
     def forward(self, images: Tensor) -> Tensor:
-        self._seen.clear()
-        self.model(images)
-        if not self._seen:
-            raise ValueError(f"layer ({self.name!r}) is not called when {type(self.model).__name__} sees images")
-        return self._seen.pop()
+        (said,) = listen(self.model, images, names=[self.name], given=self.given)
+        return said
 
     def extra_repr(self) -> str:
-        return f"name={self.name!r}"
+        return f"name={self.name!r}" + (", given=True" if self.given else "")
+
+
+class Layers(nn.Module):
+    """What several modules of a network say, each pooled by itself, as one vector in which every layer counts the same.
+
+    The pooled values of a layer are divided by the sum of their magnitudes, and the vectors are joined in the order of
+    the layers. The signed square root of a `Descriptor` then gives every layer unit length, however many values it has
+    and however large they are; a layer of nothing but zeros stays zero.
+
+    Shape:
+        images: what the network takes; to (batch, dimensions), float32. The maps may differ in size.
+
+    Args:
+        model: the network; it is kept, not copied.
+        layers: what to call the layers, and their modules' names, as `named_modules` has them.
+        pool: one of POOLS, or a layer of the family by name; for each of the layers.
+
+    Raises:
+        ValueError: the network has no such module, or there is no such pool; when called, the pool does not fit.
+
+    >>> network = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
+    >>> Layers(network, {"all": "0", "largest": "1"}, pool="flatten")(torch.tensor([[[[1.0, 3.0], [-5.0, 0.0]]]]))
+    tensor([[0.2500, 0.7500, 0.0000, 0.0000, 1.0000]])
+    """
+
+    def __init__(self, model: nn.Module, layers: Mapping[str, str], *, pool: str) -> None:
+        super().__init__()
+        for name in layers.values():
+            _check_module(model, name)
+        if not pool:
+            joined = "+".join(layers)
+            raise ValueError(f"layers ({joined!r}) need a pool: name it behind them, as in {joined}/gap")
+        self.model, self.layers, self.pool = model, dict(layers), pool
+        self.pools = nn.ModuleList(_create_pool(pool) for _ in layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        parts = []
+        for name, maps, made in zip(
+            self.layers, listen(self.model, images, names=self.layers.values()), self.pools, strict=True
+        ):
+            _check_maps(self.pool, maps, name)
+            try:
+                pooled = made(maps)
+            except ValueError as error:
+                raise ValueError(f"pool ({self.pool!r}) does not fit {name}: {error}") from None
+            parts.append(F.normalize(pooled.float(), p=1))
+        return torch.cat(parts, 1)
+
+    def extra_repr(self) -> str:
+        return f"layers={'+'.join(self.layers.values())!r}, pool={self.pool!r}"
+
+
+def _check_module(model: nn.Module, name: str) -> None:
+    names = [name for name, _ in model.named_modules() if name]
+    if name not in names:
+        raise ValueError(f"layer ({name!r}) must be a module of {type(model).__name__}: {', '.join(names)}")
 
 
 class Descriptor(nn.Module):
@@ -200,7 +288,8 @@ class Descriptor(nn.Module):
         Raises:
             ValueError: one is missing or of another shape; nothing was copied then.
         """
-        own = self.maps.state_dict()  # the parameters themselves, not copies
+        backbone = self.maps.model if isinstance(self.maps, Layers) else self.maps
+        own = backbone.state_dict()  # the parameters themselves, not copies
         for name, value in own.items():
             if name not in tensors:
                 raise ValueError(f"tensors lack {name} of {self.name}: they hold {', '.join(list(tensors)[:6])}, ...")
@@ -215,12 +304,16 @@ class Descriptor(nn.Module):
 
 
 class Backbone(NamedTuple):
-    """What gives maps, how many of which side, and the pools that are made for them."""
+    """What gives maps, how many of which side, the pools that are made for them, and layers that have names.
+
+    A name stands for an entry of the backbone's `features`: what comes after it is not needed.
+    """
 
     create: Callable[[], nn.Module]
     channels: int
     side: int
     pools: Mapping[str, Callable[[], nn.Module]]
+    layers: Mapping[str, int] = MappingProxyType({})
 
 
 def _alexnet_maps() -> nn.Module:
@@ -245,6 +338,17 @@ POOLS: Mapping[str, Callable[[], nn.Module]] = {
 }
 
 
+def _create_pool(pool: str) -> nn.Module:
+    if pool not in POOLS and pool.partition(":")[0] not in MEMBERS:
+        raise ValueError(f"pool ({pool!r}) must be one of {', '.join(POOLS)}, or a layer such as ranked:quantiles=16")
+    return POOLS[pool]() if pool in POOLS else _chain(layer_for_maps(pool))
+
+
+def _check_maps(pool: str, maps: Tensor, name: str) -> None:
+    if maps.ndim != 4 and pool != "flatten":
+        raise ValueError(f"pool ({pool!r}) needs maps (b, c, h, w), {name} gives {tuple(maps.shape)}: use flatten")
+
+
 def _max() -> nn.Module:
     return nn.MaxPool2d(3, 2)
 
@@ -262,6 +366,7 @@ BACKBONES: Mapping[str, Backbone] = {
             "ranked": lambda: _chain(_max(), PatchReorder(grid="pixels")),
             **{name: POOLS[name] for name in ("gap", "gem", "rmac", "weighted")},
         },
+        {"conv1": 1, "conv2": 4, "conv3": 7, "conv4": 9, "conv5": 11},  # behind their ReLU, before any pool
     ),
     "efficientnet": Backbone(
         EfficientNetLite0,
@@ -270,34 +375,71 @@ BACKBONES: Mapping[str, Backbone] = {
         {name: POOLS[name] for name in ("flatten", "ranked", "gap")},
     ),
 }
-LAYERS_BY_NAME = "BACKBONE/LAYER, a layer by name such as ranked:quantiles=16, reorder:grid=2 or align"
+LAYERS_BY_NAME = (
+    "BACKBONE/LAYER, a layer by name such as ranked:quantiles=16, reorder:grid=2 or align, "
+    "or a pool of several layers, such as alexnet@conv1+conv3+conv5/gap"
+)
 DESCRIPTORS = tuple(f"{name}/{pool}" for name, backbone in BACKBONES.items() for pool in backbone.pools)
 
 
-def is_descriptor(name: str) -> bool:
-    """Whether `create_descriptor` may know the name: one of `DESCRIPTORS`, or a backbone and a layer by name.
+def backbone_of(name: str) -> str:
+    """The backbone that a descriptor's name begins with.
 
-    >>> is_descriptor("alexnet/ranked:quantiles=16"), is_descriptor("resnet/gap")
-    (True, False)
+    >>> backbone_of("alexnet/ranked:quantiles=16"), backbone_of("alexnet@conv1+conv5/gap")
+    ('alexnet', 'alexnet')
     """
-    backbone, _, pool = name.partition("/")
-    return name in DESCRIPTORS or (backbone in BACKBONES and pool.partition(":")[0] in MEMBERS)
+    return name.partition("/")[0].partition("@")[0]
+
+
+def layer_names(text: str) -> list[str]:
+    """The layers that a text joins by +.
+
+    Raises:
+        ValueError: one is there twice.
+
+    >>> layer_names("conv1+conv3")
+    ['conv1', 'conv3']
+    """
+    names = text.split("+")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"layers ({text!r}) must differ: {name!r} is there {names.count(name)} times")
+    return names
+
+
+def is_descriptor(name: str) -> bool:
+    """Whether `create_descriptor` may know the name: one of `DESCRIPTORS`, or a backbone and layers by name.
+
+    >>> is_descriptor("alexnet/ranked:quantiles=16"), is_descriptor("alexnet@conv1/gap"), is_descriptor("resnet/gap")
+    (True, True, False)
+    """
+    front, _, pool = name.partition("/")
+    return name in DESCRIPTORS or (
+        backbone_of(name) in BACKBONES and ("@" in front or pool.partition(":")[0] in MEMBERS)
+    )
 
 
 def create_descriptor(name: str) -> Descriptor:
     """One of `DESCRIPTORS`, with new weights from torch's generator; `patchreorder.engine.describe` has trained ones.
 
-    Or a backbone and a layer of the family by name, such as "alexnet/ranked:quantiles=16".
+    Or a backbone and a layer of the family by name, such as "alexnet/ranked:quantiles=16". Or a backbone, some of its
+    layers and a pool for each of them, such as "alexnet@conv1+conv3+conv5/gap": conv1 is what the first convolution
+    says after its ReLU, before any pool, and pools are those of POOLS or layers of the family by name; see `Layers`.
 
     Raises:
         ValueError: for an unknown name, or a layer that does not fit the maps.
 
     >>> create_descriptor("alexnet/gap").dimensions, create_descriptor("alexnet/ranked:quantiles=4").dimensions
     (256, 1024)
+    >>> create_descriptor("alexnet@conv1+conv5/gap").dimensions
+    320
     """
     if not is_descriptor(name):
         raise ValueError(f"name ({name!r}) must be one of {', '.join(DESCRIPTORS)}, or {LAYERS_BY_NAME}")
-    kind, _, pool = name.partition("/")
+    front, _, pool = name.partition("/")
+    kind, at, layers = front.partition("@")
+    if at:
+        return layer_descriptor(name, _named_layers(name, kind, layers, pool))
     backbone = BACKBONES[kind]
     if pool in backbone.pools:
         made = backbone.pools[pool]()
@@ -308,23 +450,40 @@ def create_descriptor(name: str) -> Descriptor:
     return Descriptor(name, backbone.create(), made, dimensions=dimensions).eval()
 
 
+def _named_layers(name: str, kind: str, layers: str, pool: str) -> Layers:
+    """Layers of a backbone, which is cut off behind the last of them."""
+    there = BACKBONES[kind].layers
+    if not there:
+        known = ", ".join(
+            f"{kind} ({', '.join(backbone.layers)})" for kind, backbone in BACKBONES.items() if backbone.layers
+        )
+        raise ValueError(f"name ({name!r}): {kind} has no layers by name; backbones that have some: {known}")
+    names = layer_names(layers)
+    for layer in names:
+        if layer not in there:
+            raise ValueError(f"layer ({layer!r}) of {name} must be one of {', '.join(there)}")
+    model = BACKBONES[kind].create()
+    features = model.get_submodule("features")
+    assert isinstance(features, nn.Sequential)
+    del features[max(there[layer] for layer in names) + 1 :]
+    return Layers(model, {layer: f"features.{there[layer]}" for layer in names}, pool=pool)
+
+
 def layer_descriptor(name: str, maps: nn.Module, *, pool: str = "flatten") -> Descriptor:
     """Any network's maps or features as a descriptor.
 
     Args:
         name: what to call it.
-        maps: images (b, 3, 224, 224) in [0, 1] to maps (b, c, h, w) or features (b, d); see `Layer`.
+        maps: images (b, 3, 224, 224) in [0, 1] to maps (b, c, h, w) or features (b, d); see `Layer`
+            and `Layers`.
         pool: one of POOLS, or a layer of the family by name; features can only be left as they are (flatten).
 
     Raises:
         ValueError: for an unknown pool, or one that does not fit.
     """
-    if pool not in POOLS and pool.partition(":")[0] not in MEMBERS:
-        raise ValueError(f"pool ({pool!r}) must be one of {', '.join(POOLS)}, or a layer such as ranked:quantiles=16")
-    made = POOLS[pool]() if pool in POOLS else _chain(layer_for_maps(pool))
+    made = _create_pool(pool)
     with torch.no_grad():
         seen = maps.eval()(torch.zeros(1, 3, SIZE, SIZE))
-        if seen.ndim != 4 and pool != "flatten":
-            raise ValueError(f"pool ({pool!r}) needs maps (b, c, h, w), {name} gives {tuple(seen.shape)}: use flatten")
+        _check_maps(pool, seen, name)
         dimensions = made(seen).shape[1]
     return Descriptor(name, maps, made, dimensions=dimensions).eval()

@@ -19,7 +19,7 @@ from patchreorder.engine.distributed import World
 from patchreorder.engine.train import model_input
 from patchreorder.metrics.retrieval import ns_score
 from patchreorder.models import alexnet
-from patchreorder.models.descriptors import SIZE, Descriptor, Layer, create_descriptor, layer_descriptor
+from patchreorder.models.descriptors import SIZE, Descriptor, Layer, backbone_of, create_descriptor, layer_descriptor
 from patchreorder.results import Result, digest, is_count, provenance
 
 from .spec import Job
@@ -179,7 +179,7 @@ def _model(job: Job) -> Descriptor:
         if job.plan.generated:
             return ready(seeded(job, lambda: create_descriptor(job.row.model)))
         # The given file is AlexNet's: rows of other networks fetch theirs.
-        weights = job.means.weights if job.row.model.startswith("alexnet/") else None
+        weights = job.means.weights if backbone_of(job.row.model) == "alexnet" else None
         return open_descriptor(job.row.model, weights=weights, say=job.screen.say)
     layer = job.plan.layer or job.row.options["layer"]
     model = generated_network(job) if job.plan.generated else trained_network(job, job.plan.trained)

@@ -19,11 +19,12 @@ shifted (T), and mixed: of each group one turned, one shifted, two as they are. 
 sign, and brought to unit length; the distance is Euclidean, the search exact. A score of fewer groups is higher, for
 there is less to be mistaken for: numbers of 250 groups cannot be compared with the paper's.
 
-`short` asks how to make a descriptor of a trained network's last maps with no further training; each row is compared
-with global averages. `trained` and `wide` have the paper's layers, of the classifiers that table2_grocery trained on
-ImageNet's convolutions. `candidates` are pools to choose among, on photographs that are not UK-Bench's: of every class
-folder the first four training photographs are a group, and the next four one of another gallery, for four galleries.
-`paper` is the paper's table: all groups, and networks that `table2 --setting paper` trained; not run by us.
+`short` asks how to make a descriptor of what a trained network says, in its last maps or in several layers, with no
+further training; each row is compared with global averages. `trained` and `wide` have the paper's layers, of the
+classifiers that table2_grocery trained on ImageNet's convolutions. `candidates` are pools to choose among, on
+photographs that are not UK-Bench's: of every class folder the first four training photographs are a group, and the next
+four one of another gallery, for four galleries. `paper` is the paper's table: all groups, and networks that `table2
+--setting paper` trained; not run by us.
 """
 
 from __future__ import annotations
@@ -81,12 +82,27 @@ MAPS = tuple(
     )
     for pool, (title, about) in pools.items()
 )
+# Four shares of sorted 3x3 averages, weighted by rank ** -0.5, of the last layer and of several; and plain averages.
+_SHARES = "ranked:smooth=3,stride=2,quantiles=4,weights=-0.5"
+_SHARES_ABOUT = "four shares of sorted 3x3 averages, weighted by rank ** -0.5; ours"
+_LAYERS = (
+    ("layers", "AlexNet, ranked layers", "conv1, conv3 and conv5", _SHARES_ABOUT, f"@conv1+conv3+conv5/{_SHARES}"),
+    ("layers_gap", "AlexNet, averages of layers", "conv1, conv3 and conv5", "their means", "@conv1+conv3+conv5/gap"),
+    ("shares4", "AlexNet, four shares", "AlexNet's conv5", _SHARES_ABOUT, f"/{_SHARES}"),
+    ("layers15", "AlexNet, ranked layers 1 and 5", "conv1 and conv5", _SHARES_ABOUT, f"@conv1+conv5/{_SHARES}"),
+    ("layers15_gap", "AlexNet, averages of layers 1 and 5", "conv1 and conv5", "their means", "@conv1+conv5/gap"),
+)
 CANDIDATES = tuple(
     Row(name=f"alexnet_{name}", title=title, about=f"AlexNet's conv5: {about}", model=f"alexnet/ranked:{options}")
     for name, (title, about, options) in _CANDIDATES.items()
+) + tuple(
+    Row(name=f"alexnet_{name}", title=title, about=f"{of}: {about}", model=f"alexnet{rest}")
+    for name, title, of, about, rest in _LAYERS
 )
-# Of the sorted candidates, and of the means, that with the highest score over all columns (validation rows).
-CHOSEN = ("alexnet_windows9", "alexnet_mean9")
+# Of the sorted windows, and of their means, those with the highest score over all columns (validation rows).
+_WINDOWS = ("alexnet_windows9", "alexnet_mean9")
+# Candidates that are rows of the table too.
+CHOSEN = (*_WINDOWS, "alexnet_layers", "alexnet_layers_gap", "alexnet_shares4")
 CONNECTED = tuple(
     Row(
         name=f"{network}_{layer}",
@@ -126,7 +142,9 @@ COMPARE = (
     ]
     + [(name, "efficientnet_gap") for name in ("efficientnet_flatten", "efficientnet_ranked")]
     + [("efficientnet_gap", "alexnet_gap"), ("alexnet_windows9", "alexnet_mean9")]
-    + [(name, other) for name in CHOSEN for other in ("alexnet_gem", "alexnet_rmac")]
+    + [(name, other) for name in (*_WINDOWS, "alexnet_layers") for other in ("alexnet_gem", "alexnet_rmac")]
+    + [("alexnet_layers", other) for other in ("alexnet_weighted", "alexnet_layers_gap")]
+    + [("alexnet_layers15", "alexnet_layers15_gap")]
     + [(name, "alexnet_flatten") for name in ("alexnet_pr", "alexnet_ranked")]
     + [(f"{network}_{layer}", f"cnn_{layer}") for layer in ("fc6", "fc7") for network in _NETWORKS if network != "cnn"]
     + [(f"{network}_fc6", f"{network}_fc7") for network in _NETWORKS]
@@ -175,7 +193,7 @@ RECIPE = Recipe(
         "smoke": Setting(
             about="seconds, generated images and random weights: does it run",
             plan=lambda row, column: Plan(generated=True),
-            rows=[*(row.name for row in MAPS), *CHOSEN, *(row.name for row in CONNECTED)],
+            rows=[*(row.name for row in MAPS), *_WINDOWS, "alexnet_layers", *(row.name for row in CONNECTED)],
         ),
     },
     measure=measure,

@@ -265,8 +265,8 @@ class PoseAlign(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and (self.jitter or self.tilt or self.zoom):
-            off = {"jitter": self.jitter, "tilt": self.tilt, "zoom": self.zoom}
-            return _pose(x, self.energy, self.ends, self.by, self.size, **off)
+            how = self.energy, self.ends, self.by, self.size
+            return _pose(x, *how, jitter=self.jitter, tilt=self.tilt, zoom=self.zoom)
         return align_pose(x, energy=self.energy, ends=self.ends, by=self.by, size=self.size)
 
     def extra_repr(self) -> str:

@@ -105,7 +105,7 @@ def _plan(row: str, column: str, **what: Any) -> Plan:
 
 
 EPOCHS = {"R": 24, "T": 8}
-SHORTER = {"R": 8, "T": 3}  # SI-CNN costs six times as much as the CNN
+SHORTER = {"R": 8, "T": 2}  # SI-CNN costs six times as much as the CNN
 LONGER = 24  # passes over T of a CNN for what is cut out of it, which take about the time of the others' 8
 
 

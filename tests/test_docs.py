@@ -145,6 +145,21 @@ def test_the_trials_in_the_laboratorys_table_are_the_committed_ones():
         assert f"| {title} | " + " | ".join(f"{value:.2f}" for value in values) + " |" in text
 
 
+def test_the_ablations_in_the_laboratory_are_the_committed_rows():
+    text = (DOCS / "laboratory.md").read_text(encoding="utf-8")
+    (recipe,) = (recipe for recipe in load(DOCS.parent / "results") if recipe.name == "ablations")
+    assert not recipe.problems
+    found = {(result.row, result.column): f"{result.value:.2f}" for result in recipe.results}
+    lines = [
+        f"| {row.title} | {row.about} | "
+        + " | ".join(found.get((row.name, column), "not run") for column in "RT")
+        + " |"
+        for row in recipe.rows
+    ]
+    shown = text.split("| changed | what | R | T |")[1].split("\n\n")[0].splitlines()[2:]
+    assert shown == lines, "\n".join(["write", *lines])
+
+
 def test_claims_name_rows_and_commands_that_exist():
     text = (DOCS / "claims.md").read_text(encoding="utf-8")
     files = re.findall(r"\]\((\.\./[^)#]+)", text)

@@ -322,6 +322,18 @@ def test_the_first_seed_of_all_comes_before_the_second_of_any():
     assert chosen(rows=["c", "a"], columns=["T"], seeds=[0]) == ["cT0", "aT0"]
 
 
+def test_a_row_may_be_meant_for_some_columns_only():
+    rows = [dataclasses.replace(row, columns=("T",)) if row.name == "b" else row for row in MADE_UP.rows]
+    recipe = dataclasses.replace(MADE_UP, rows=rows)
+    asked = {"setting": "short", "seeds": [0]}
+    assert [f"{c.row}{c.column}" for c, *_ in spec.cells(recipe, **asked)] == ["aR", "aT", "bT", "cR", "cT"]
+    assert [row.get("columns") for row in recipe.facts()["rows"]] == [None, ["T"], None]
+    with pytest.raises(ValueError, match=r"columns \(R\): b is meant for T only"):
+        list(spec.cells(recipe, rows=["b"], columns=["R"], **asked))
+    old, new = (next(spec.cells(each, rows=["b"], columns=["T"], **asked))[0] for each in (MADE_UP, recipe))
+    assert old == new  # nothing that decides about a training
+
+
 def test_what_is_asked_for_twice_is_measured_once():
     assert chosen(rows=["b", "b"], columns=["T", "T"], seeds=[1, 1]) == ["bT1"]
 

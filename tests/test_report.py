@@ -286,6 +286,18 @@ def test_columns_may_be_left_out_of_comparisons(tmp_path):
     assert [pair.column.name for pair in table.pairs] == ["R"]
 
 
+def test_cells_that_a_row_is_not_meant_for_are_not_missing(tmp_path):
+    about = facts(compare=[["pr_cnn", "cnn"]])
+    about["rows"] = [row | ({"columns": ["T"]} if row["name"] == "pr_cnn" else {}) for row in about["rows"]]
+    table = only_table(write(tmp_path, [result(row="pr_cnn", column="T"), result(row="cnn", column="T")], about))
+    shown_as = {key: tables.value(entry) for key, entry in table.entries.items()}
+    assert (shown_as["pr_cnn", "R"], shown_as["cnn", "R"], shown_as["pr_cnn", "T"]) == (NONE, "missing", "0.00 (1)")
+    assert [pair.column.name for pair in table.pairs] == ["T"]
+    (missing,) = (text for text in table.remarks() if text.startswith("Missing"))
+    assert "CNN on R" in missing
+    assert "PR-CNN on R" not in missing
+
+
 def test_pairs_that_lack_rows_or_budget_say_so(tmp_path):
     rows = seeds("pr_cnn", [1], steps=10) + seeds("cnn", [2], steps=20)
     about = facts(compare=[["pr_cnn", "cnn"], ["pr_cnn", "st_cnn"]])

@@ -18,13 +18,14 @@ from patchreorder.results import Cell, Result
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A line of the table: a network and its options."""
+    """A line of the table: a network, its options, and the columns that it is meant for (none named: all)."""
 
     name: str
     title: str
     about: str
     model: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,11 @@ class Recipe:
             "metric": self.metric,
             "better": self.better,
             "command": self.command or f"patchreorder run {self.name}",
-            "rows": [{"name": row.name, "title": row.title, "about": row.about} for row in self.rows],
+            "rows": [
+                {"name": row.name, "title": row.title, "about": row.about}
+                | ({"columns": list(row.columns)} if row.columns else {})
+                for row in self.rows
+            ],
             "columns": [
                 {"name": c.name, "title": c.title, "about": c.about} | ({} if c.top == 1 else {"compared": False})
                 for c in self.columns
@@ -298,10 +303,14 @@ def cells(
     names = _choose("rows", rows, [name for name in by_name if name in (chosen.rows or by_name)])
     column_names = _choose("columns", columns, [name for name in of_column if name in (chosen.columns or of_column)])
     wanted = {name: tuple(seeds if seeds is not None else chosen.seeds(name)) for name in names}
+    meant = {name: by_name[name].columns or column_names for name in names}
+    for name in rows or ():
+        if not set(meant[name]) & set(column_names):
+            raise ValueError(f"columns ({', '.join(column_names)}): {name} is meant for {', '.join(meant[name])} only")
     for seed in sorted({seed for own in wanted.values() for seed in own}):
         for name in names:
             for column in column_names:
-                if seed not in wanted[name]:
+                if seed not in wanted[name] or column not in meant[name]:
                     continue
                 row, plan = by_name[name], recipe.change(chosen.plan(name, column), change)
                 facts = _facts(recipe, row, plan, data, split) | {"dataset": of_column[column].dataset}

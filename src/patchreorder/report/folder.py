@@ -19,11 +19,12 @@ from patchreorder.results import Result, clean, is_count, is_number
 
 
 class Named(NamedTuple):
-    """A row (a model) or a column (the data) of a table."""
+    """A row (a model) or a column (the data) of a table; a row may be meant for some columns only."""
 
     name: str
     title: str
     about: str = ""
+    columns: tuple[str, ...] = ()
 
 
 class Curve(NamedTuple):
@@ -201,7 +202,8 @@ def _named(facts: Any, found: Iterable[str]) -> list[Named]:
     named = {}
     for item in map(_mapping, _list(facts)):
         if name := _text(item.get("name")):
-            named[name] = Named(name, _text(item.get("title")) or name, _text(item.get("about")))
+            columns = tuple(map(_text, _list(item.get("columns"))))
+            named[name] = Named(name, _text(item.get("title")) or name, _text(item.get("about")), columns)
     for name in found:
         named.setdefault(name, Named(name, name))
     return list(named.values())

@@ -35,6 +35,7 @@ class Entry(NamedTuple):
     best: bool = False
     left_out: int = 0  # rows of older settings
     digits: int = 2  # behind the point
+    meant: bool = True  # whether the recipe has such a cell
 
     @property
     def mean(self) -> float | None:
@@ -174,7 +175,7 @@ class Table:
         missing = [
             f"{row.title} on {column.title}"
             for row, column, entry in self.cells()
-            if not entry.results and self._measured(row)
+            if not entry.results and entry.meant and self._measured(row)
         ]
         if absent or missing:
             remarks.append(f"Missing: {'; '.join(absent + missing)}.")
@@ -231,7 +232,8 @@ def _table(recipe: Recipe, setting: str, split: str, results: Sequence[Result]) 
             parameters = shown[0].parameters if shown else recipe.parameters.get(key)
             paper = recipe.paper.get(key) if comparable else None
             digits = 2 if recipe.metric.endswith("%") else 3
-            entries[key] = Entry(shown, paper, parameters, left_out=len(rows) - len(shown), digits=digits)
+            meant = not row.columns or column.name in row.columns
+            entries[key] = Entry(shown, paper, parameters, left_out=len(rows) - len(shown), digits=digits, meant=meant)
     for column in recipe.columns:
         _mark_best(entries, [(row.name, column.name) for row in recipe.rows], recipe.better)
     table = Table(recipe, setting, split, entries, [])
@@ -253,9 +255,9 @@ def _mark_best(entries: dict[tuple[str, str], Entry], column: Sequence[tuple[str
 def _pairs(table: Table, a: str, b: str) -> Iterator[Pair]:
     first, second = (next(row for row in table.rows if row.name == name) for name in (a, b))
     for column in table.columns:
-        if column.name in table.recipe.uncompared:
-            continue
         rows = [table.entry(first, column), table.entry(second, column)]
+        if column.name in table.recipe.uncompared or not all(entry.meant for entry in rows):
+            continue
         lacking = [named.title for named, entry in zip((first, second), rows, strict=True) if not entry.results]
         if lacking:
             reason = f"{' and '.join(lacking)} {'have' if len(lacking) > 1 else 'has'} no rows here"
@@ -314,7 +316,7 @@ def duration(seconds: float | None) -> str:
 def value(entry: Entry) -> str:
     """Mean ± standard deviation (seeds)."""
     if entry.mean is None:
-        return MISSING
+        return MISSING if entry.meant else NONE
     spread = "" if entry.spread is None else f" ± {number(entry.spread, entry.digits)}"
     return f"{number(entry.mean, entry.digits)}{spread} ({len(entry.results)})"
 

@@ -234,7 +234,8 @@ def test_a_row_that_is_not_shipped_is_named():
     [
         ("pr_cnn", {"layer": "align", "place": "input"}),
         ("pr_cnn", {"layer": "align:size=28", "place": "input"}),
-        ("c4_cnn", {"layer": "orient", "align": True}),
+        ("c4_cnn", {"layer": "orient", "first": "align"}),
+        ("c4_cnn", {"layer": "orient", "first": "align:size=28"}),
     ],
 )
 def test_an_aligned_network_answers_the_same_wherever_the_digit_is(name, options):

@@ -197,6 +197,10 @@ def test_other_layers_in_the_group_convolutional_network():
     with torch.no_grad():
         torch.testing.assert_close(ranked(x.rot90(1, (2, 3))), ranked(x), atol=1e-5, rtol=1e-5)
         assert torch.equal(aligned(x.roll(3, 3)), aligned(x))
+    both = create_model("c4_cnn", dataset="mnist-t", layer="orient", first="align:size=28")
+    assert count_parameters(both) == count_parameters(create_model("c4_cnn", dataset="mnist-r", layer="orient"))
+    with pytest.raises(ValueError, match=r"layer \('align:size=20'\) leaves 20x20 pixels, the CNN needs 21x21"):
+        create_model("c4_cnn", first="align:size=20")
     two = create_model("c4_cnn", layer="ranked:quantiles=2", place="pool")
     assert two.classifier.in_features == 2 * two.conv2.out_channels
 

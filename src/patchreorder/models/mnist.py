@@ -22,7 +22,6 @@ from typing import Any
 
 from torch import nn
 
-from patchreorder.alignment import ShiftAlign
 from patchreorder.functional import Energy, Grid, Settings
 from patchreorder.named import create_layer
 from patchreorder.orientation import OrientationReorder
@@ -109,8 +108,7 @@ def pr_cnn(
         any_side=place == "input",
     )
     if place == "input":
-        if left < SMALLEST:
-            raise ValueError(f"layer ({layer!r}) leaves {left}x{left} pixels, the CNN needs {SMALLEST}x{SMALLEST}")
+        _check_left(layer, left)
         return nn.Sequential(OrderedDict([("reorder", made), *_network(left).named_children()]))
     if place == "conv1":
         first_pool = {"relu1": nn.ReLU(), "reorder": made, "pool1": _pool()}
@@ -164,29 +162,31 @@ def cnn_gmp(size: int) -> nn.Module:
     return _global(size, nn.AdaptiveMaxPool2d(1))
 
 
-def c4_cnn(size: int, *, layer: str | None = None, place: str = "orientation", align: bool = False) -> nn.Module:
+def c4_cnn(size: int, *, layer: str | None = None, place: str = "orientation", first: str | None = None) -> nn.Module:
     """Both convolutions equivariant to quarter turns (Cohen and Welling 2016), the strongest orientation at the end.
 
     `layer` names one of the family: `orient` stands instead of the maximum over orientations, so that the classifier
-    sees them all; the others stand after the second pool or at the input (`place`). `align` puts a `ShiftAlign` at the
-    input as well.
+    sees them all; the others stand after the second pool or at the input (`place`). `first` puts another one at the
+    input as well, such as `align`; behind one that cuts, as `align:size=28`, the network is made for what is left.
     """
-    return _turning(size, 4, layer, place, align)
+    return _turning(size, 4, layer, place, first)
 
 
-def c8_cnn(size: int, *, layer: str | None = None, place: str = "orientation", align: bool = False) -> nn.Module:
+def c8_cnn(size: int, *, layer: str | None = None, place: str = "orientation", first: str | None = None) -> nn.Module:
     """The same with eight orientations (`orient:orientations=8`): equivariant to turns by 45 degrees up to blur."""
-    return _turning(size, 8, layer, place, align)
+    return _turning(size, 8, layer, place, first)
 
 
-def _turning(size: int, orientations: int, layer: str | None, place: str, align: bool) -> nn.Module:
+def _turning(size: int, orientations: int, layer: str | None, place: str, first: str | None) -> nn.Module:
     if place not in GROUP_PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(GROUP_PLACES)}")
+    before: dict[str, nn.Module] = {}
+    if first is not None:
+        before["first"], _, size = place_layer(first, side=size, place="input", before_convolutions=True, any_side=True)
+        _check_left(first, size)
     end = _sides(size)[1]
     strongest = OrientationMax(orientations)
-    parts: dict[str, dict[str, nn.Module]] = {"orientation": {"orientation": strongest}, "pool": {}, "input": {}}
-    if align:
-        parts["input"] = {"align": ShiftAlign()}
+    parts: dict[str, dict[str, nn.Module]] = {"orientation": {"orientation": strongest}, "pool": {}, "input": before}
     numbers = end * end  # of each field that go to the classifier
     if layer is not None and place == "orientation":
         made = create_layer(layer)
@@ -194,8 +194,8 @@ def _turning(size: int, orientations: int, layer: str | None, place: str, align:
             raise ValueError(f"layer ({layer!r}) must be orient, of {orientations} orientations, at place orientation")
         parts["orientation"], numbers = {"orientation": made}, orientations * end * end
     elif layer is not None:
-        before = place == "input"
-        made, length, _ = place_layer(layer, side=size if before else end, place=place, before_convolutions=before)
+        early = place == "input"
+        made, length, _ = place_layer(layer, side=size if early else end, place=place, before_convolutions=early)
         parts[place] = {**parts[place], "reorder": made}
         numbers = numbers if length is None else length
 
@@ -279,6 +279,11 @@ def _global(size: int, pool: nn.Module) -> nn.Module:
             classifier=nn.Linear(width, CLASSES),
         )
     )
+
+
+def _check_left(layer: str | None, left: int) -> None:
+    if left < SMALLEST:
+        raise ValueError(f"layer ({layer!r}) leaves {left}x{left} pixels, the CNN needs {SMALLEST}x{SMALLEST}")
 
 
 def _pooled(number: int) -> Mapping[str, nn.Module]:

@@ -57,7 +57,13 @@ ROWS = (
     _cnn("pose_nearest", "posed, nearest", "the same by the smaller turn", "pose:ends=nearest", "input"),
     _c4("c4", "C4", "group convolutions of quarter turns, the strongest orientation at every place"),
     _c4("orient", "C4, oriented", "the strongest orientation of all to the front, maps turned back", layer="orient"),
-    _c4("align_orient", "C4, aligned, oriented", "both", layer="orient", align=True),
+    _c4(
+        "align_orient",
+        "C4, aligned, oriented",
+        "the same, and first the image's centroid rolled to the middle, and the middle 28x28 cut out",
+        layer="orient",
+        first="align:size=28",
+    ),
 )
 EPOCHS = {"R": 8, "T": 4}
 

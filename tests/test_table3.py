@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from report_rows import facts, result, write
 from rich.console import Console
 
 from patchreorder import recipes, results
 from patchreorder.__main__ import main
-from patchreorder.data import ukbench, weights
+from patchreorder.data import ukbench, viewpoints, weights
 from patchreorder.data.photos import generated as drawn
 from patchreorder.data.ukbench import UKBench
 from patchreorder.engine import checkpoint, memory
@@ -48,7 +49,9 @@ def test_every_descriptor_is_a_row_and_is_compared_with_the_global_average():
     assert named == set(DESCRIPTORS)
     for name in TABLE3.settings["short"].rows:
         assert (name, f"{backbone_of(rows[name].model)}_gap") in TABLE3.compare or name.endswith("_gap")
-    assert {name for each in ("short", "candidates", "trained") for name in TABLE3.settings[each].rows} == set(rows)
+    assert {name for each in ("short", "candidates", "views", "trained") for name in TABLE3.settings[each].rows} == set(
+        rows
+    )
 
 
 def test_rows_of_several_layers_are_compared():
@@ -223,6 +226,56 @@ def test_settings_are_chosen_on_class_folders(tmp_path):
     assert row.value == sum(row.details["scores"]) / 12
     with pytest.raises(ValueError, match="has no class with 4 training pictures"):
         UKBench.galleries(folder_of(tmp_path / "few", images=3), most=1)
+
+
+def test_settings_are_chosen_on_views_of_one_photograph(tmp_path):
+    """A group is four views of a photograph, and no photograph is in two galleries."""
+    data = folder_of(tmp_path / "data", images=3)
+    first, second = UKBench.viewpoints(data, photographs=3)
+    for gallery in (first, second):
+        assert gallery.groups.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+        views = gallery.batch(torch.arange(12))[0]
+        assert len({view.numpy().tobytes() for view in views}) == 12
+        assert torch.equal(gallery.batch(torch.tensor([7]))[0], views[7:8])  # whatever else is asked for
+        mixed = gallery.seen("mixed").batch(torch.arange(4))[0]
+        for place, view in enumerate(("Ori", "R", "T", "Ori")):
+            assert torch.equal(mixed[place : place + 1], gallery.seen(view).batch(torch.tensor([place]))[0])
+    files = [{name.partition("#")[0] for name in gallery.names} for gallery in (first, second)]
+    assert [len(each) for each in files] == [3, 3]
+    assert not files[0] & files[1]
+    plan = retrieval.Viewed(photographs=3, generated=True)
+    setting = dataclasses.replace(TABLE3.settings["views"], plan=lambda row, column: plan)
+    recipe = dataclasses.replace(TABLE3, settings={"views": setting})
+    cell = {"rows": ["alexnet_focus"], "columns": ["T"], "setting": "views"}
+    spec.run(recipe, out=tmp_path / "out", data=data, split="validation", **cell)
+    (row,) = results.read(tmp_path / "out" / "table3.jsonl").results
+    assert (row.n, row.details["groups"], row.details["dimensions"]) == (24, 6, 8 * 256)
+    with pytest.raises(ValueError, match="add --split validation"):
+        spec.run(recipe, out=tmp_path / "out", data=data, **cell)
+    with pytest.raises(ValueError, match=r"has 6 training pictures, must have 8 for 2 galleries"):
+        UKBench.viewpoints(data, photographs=4)
+
+
+def test_a_view_of_no_change_is_the_picture():
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    picture = Image.fromarray(pixels)
+    numbers = [0.3] * viewpoints.NUMBERS
+    still = viewpoints.view_from(picture, numbers, change=viewpoints.Change(1.0, 0, 0, 0))
+    assert np.array_equal(np.array(still), pixels)
+    # The left upper quarter alone, twice as large; then it all in the middle, on grey.
+    numbers[:3] = 0, 0, 0
+    pixels[:10, :15] = 200
+    part = viewpoints.view_from(Image.fromarray(pixels), numbers, change=viewpoints.Change(0.5, 0, 0, 0))
+    assert (np.array(part)[:18, :28] == 200).all()
+    small = np.array(viewpoints.view_from(picture, numbers, change=viewpoints.Change(1.0, 0, 0, 0, covered=0.5)))
+    around = small.copy()
+    around[5:15, 7:22] = round(64 + 128 * 0.3)
+    assert (around == round(64 + 128 * 0.3)).all()
+    assert small[5:15, 7:22].std() > 20
+    turned = viewpoints.view_from(picture, [0.5, 0.5, 0.5, 0.9, *numbers[4:]], change=viewpoints.Change(0.5, 30, 0, 0))
+    assert not np.array_equal(np.array(turned), np.array(still))
+    dark = viewpoints.view_from(picture, [*numbers[:12], 0, 0, 0, 0.5, 0], change=viewpoints.Change(1.0, 0, 0, 0.1))
+    assert np.abs(np.array(dark) - np.array(picture) * np.exp(-0.1)).max() <= 0.5
 
 
 NAMED = ("class-0000", "class-0001")

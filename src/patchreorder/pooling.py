@@ -28,6 +28,7 @@ class Pooling(NamedTuple):
     stride: int = 1
     weights: float | None = None
     mean: bool = False
+    focus: bool = False
 
     def check(self) -> Pooling:
         """Return the settings with plain numbers; raise ValueError or TypeError naming the argument and its value."""
@@ -44,8 +45,9 @@ class Pooling(NamedTuple):
             raise TypeError(f"weights ({self.weights!r}) must be a power of the rank, such as -0.5, or None")
         if self.weights is not None and not math.isfinite(self.weights):
             raise ValueError(f"weights ({self.weights}) must be finite; keep=1 is the limit of falling weights")
-        if not isinstance(self.mean, bool):
-            raise TypeError(f"mean ({self.mean!r}) must be True or False")
+        for name, value in (("mean", self.mean), ("focus", self.focus)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} ({value!r}) must be True or False")
         return self._replace(**found)
 
 
@@ -58,13 +60,15 @@ def ranked_pool(
     stride: int = 1,
     weights: float | None = None,
     mean: bool = False,
+    focus: bool = False,
 ) -> Tensor:
     """Sort the values of every channel, largest first, and keep all, the first k, or the means of k equal shares.
 
     Without smoothing any permutation of the pixels of a channel gives the same result, bit for bit: shifts around the
     border, quarter turns, mirroring. Averages of windows (`smooth`, before sorting) keep that for shifts by multiples
     of `stride` on a background of zeros, smooth - 1 of them on every side of what is there; turned windows are added
-    in another order, so turns are then exact up to rounding only. NaN goes first, and is in its own share only.
+    in another order, so turns are then exact up to rounding only. With `focus` all channels decide together which
+    places count, so permutations must move them together. NaN goes first, and is in its own share only.
     The gradient of a value goes to its pixel, of equal values in their order on the map.
 
     Shape:
@@ -79,6 +83,9 @@ def ranked_pool(
         stride: step from one window to the next.
         weights: multiply what is left by 1 ** weights, 2 ** weights, 3 ** weights, ...
         mean: the mean of what is left, weighted if there are weights: between the average (0) and the maximum.
+        focus: before sorting, multiply what every place (or window) says by sqrt(n / largest n), where n is the root of
+            its energy over all channels: places where little is seen, such as a blank border, count less. Places
+            whose energy is not finite are left as they are and are not the largest.
 
     Raises:
         ValueError: more to keep than there is, a window larger than the map, or an argument out of range.
@@ -89,9 +96,12 @@ def ranked_pool(
     (tensor([[[6., 4., 2., 0.]]]), tensor([[[6.]]]), tensor([[[5., 1.]]]))
     >>> ranked_pool(x, weights=-1), ranked_pool(x, mean=True)
     (tensor([[[6.0000, 2.0000, 0.6667, 0.0000]]]), tensor([[[3.]]]))
+    >>> ranked_pool(torch.tensor([[[[3.0, 16.0]], [[4.0, 12.0]]]]), focus=True)  # norms 5 and 20: a half and 1
+    tensor([[[16.0000,  1.5000],
+             [12.0000,  2.0000]]])
     """
     check_maps("x", x)
-    pooling = Pooling(keep, quantiles, smooth, stride, weights, mean).check()
+    pooling = Pooling(keep, quantiles, smooth, stride, weights, mean, focus).check()
     if x.dim() == 3:
         return _pool(x.unsqueeze(0), pooling).squeeze(0)
     return _pool(x, pooling)
@@ -105,6 +115,8 @@ def _pool(x: Tensor, pooling: Pooling) -> Tensor:
         )
     if pooling.smooth > 1 or pooling.stride > 1:
         x = F.avg_pool2d(x, pooling.smooth, pooling.stride)
+    if pooling.focus:
+        x = _focused(x)
     if pooling.keep is not None and pooling.keep > x.shape[2] * x.shape[3]:
         raise ValueError(
             f"keep ({pooling.keep}) is more than the {x.shape[2]}x{x.shape[3]} values of a map: keep fewer, or use "
@@ -122,6 +134,21 @@ def _pool(x: Tensor, pooling: Pooling) -> Tensor:
         by_rank = by_rank / by_rank.sum()
         return (z * by_rank.to(z.dtype)).sum(2, keepdim=True)
     return z * by_rank.to(z.dtype)
+
+
+def _focused(x: Tensor) -> Tensor:
+    """Every place times the root of its norm over the channels, as a part of the largest norm of the image."""
+    exact = x.to(_exact(x.dtype))
+    energy = torch_form.sum_channels(exact.square())  # b 1 h w
+    counts = energy.isfinite()
+    energy = torch.where(counts, energy, 0.0)
+    largest = energy.amax((2, 3), keepdim=True)
+    some = largest > 0
+    part = torch.where(counts & some, energy / torch.where(some, largest, 1.0), 1.0)
+    # Two roots, which are rounded alike everywhere, as a power is not; that of 0 has no derivative.
+    there = part > 0
+    by = torch.where(there, torch.where(there, part, 1.0).sqrt().sqrt(), 0.0)
+    return (exact * by).to(x.dtype)
 
 
 def _largest(x: Tensor, keep: int | None) -> Tensor:
@@ -190,6 +217,7 @@ class RankedPool(nn.Module):
         smooth, stride: side and step of windows that are averaged before sorting.
         weights: multiply what is left by rank ** weights.
         mean: the (weighted) mean of what is left.
+        focus: places where the channels together say little count less.
 
     Raises:
         ValueError: an argument is out of range; when called, the map is too small.
@@ -208,10 +236,11 @@ class RankedPool(nn.Module):
         stride: int = 1,
         weights: float | None = None,
         mean: bool = False,
+        focus: bool = False,
     ) -> None:
         super().__init__()
-        checked = Pooling(keep, quantiles, smooth, stride, weights, mean).check()
-        self.keep, self.quantiles, self.smooth, self.stride, self.weights, self.mean = checked
+        checked = Pooling(keep, quantiles, smooth, stride, weights, mean, focus).check()
+        self.keep, self.quantiles, self.smooth, self.stride, self.weights, self.mean, self.focus = checked
 
     def forward(self, x: Tensor) -> Tensor:
         return ranked_pool(
@@ -222,6 +251,7 @@ class RankedPool(nn.Module):
             stride=self.stride,
             weights=self.weights,
             mean=self.mean,
+            focus=self.focus,
         )
 
     def extra_repr(self) -> str:

@@ -24,6 +24,7 @@ from .folders import Listing
 from .images import MEAN_COLOUR, BadImage, decode, pixels
 from .loader import ahead
 from .shards import Shards
+from .viewpoints import Viewpoints
 
 PARTS = ("train", "val", "fit", "validation")
 CHECKED = 32  # pictures that a worker checks at a time
@@ -161,7 +162,7 @@ class Photos:
     """Labelled photographs, and the view that batches show of them.
 
     Args:
-        source: where they are: class folders or shards.
+        source: where they are: class folders, shards, or views of the photographs of either.
         chosen: (n,), int64: which of the source's; a picture's parameters are those of its place in the source, so
             that they stay what they are whatever others are left out.
         view: a name in VIEWS.
@@ -172,7 +173,7 @@ class Photos:
         pose: of all pictures, in the view `posed`.
     """
 
-    source: Listing | Shards
+    source: Listing | Shards | Viewpoints
     chosen: Tensor
     view: str
     seed: int = TEST_SEED

@@ -48,6 +48,17 @@ class Plan:
     note: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Viewed(Plan):
+    """The same on views of training photographs, see `UKBench.viewpoints`; a class of its own, for fields are hashed.
+
+    Args:
+        photographs: of a gallery.
+    """
+
+    photographs: int = 250
+
+
 def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     """The plan with another number of groups, or another layer."""
     for name, value in change.items():
@@ -62,7 +73,7 @@ def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
 
 def identify(data: Path | None, plan: Plan, split: str) -> str:
     """Which images a cell is about, by their names."""
-    return "" if data is None else digest([name for images in _opened(data, split) for name in images.names])
+    return "" if data is None else digest([name for images in _opened(data, plan, split) for name in images.names])
 
 
 class Measure:
@@ -139,7 +150,7 @@ class Measure:
         if folder is None:
             wanted = "a folder with UK-Bench's files ukbenchNNNNN.jpg" if job.cell.split == "test" else "class folders"
             raise ValueError(f"{job.cell.recipe} needs --data DIR, {wanted}")
-        opened = _opened(folder, job.cell.split)
+        opened = _opened(folder, job.plan, job.cell.split)
         for line in opened[0].remarks() if folder not in self.told else ():
             job.screen.say(line)
         self.told.add(folder)
@@ -170,7 +181,11 @@ def _laid_out(maps: Tensor, world: World) -> Tensor:
 
 
 @functools.lru_cache(maxsize=2)
-def _opened(folder: Path, split: str) -> list[UKBench]:
+def _opened(folder: Path, plan: Plan, split: str) -> list[UKBench]:
+    if isinstance(plan, Viewed):
+        if split == "test":
+            raise ValueError("views are of training photographs: add --split validation")
+        return UKBench.viewpoints(folder, photographs=plan.photographs)
     return [UKBench.open(folder)] if split == "test" else UKBench.galleries(folder, most=GALLERIES)
 
 

@@ -4,6 +4,7 @@
     patchreorder run table3 --data UKBENCH --setting trained --trained runs/table2_grocery [--weights FILE]
     ... --change layer=pool5  # any other layer of the trained networks
     patchreorder run table3 --setting candidates --split validation --data GROCERY [--weights FILE]
+    patchreorder run table3 --setting views --split validation --data GROCERY [--weights FILE]  # 16 minutes
 
 The paper's table, for 2,550 groups and networks trained on ImageNet:
 
@@ -23,13 +24,14 @@ there is less to be mistaken for: numbers of 250 groups cannot be compared with 
 further training; each row is compared with global averages. `trained` and `wide` have the paper's layers, of the
 classifiers that table2_grocery trained on ImageNet's convolutions. `candidates` are pools to choose among, on
 photographs that are not UK-Bench's: of every class folder the first four training photographs are a group, and the next
-four one of another gallery, for four galleries. `paper` is the paper's table: all groups, and networks that `table2
---setting paper` trained; not run by us.
+four one of another gallery, for four galleries. `views` are groups of four views of one training photograph, made by
+bending, turning and cropping it: the same thing, as in UK-Bench, and not the same kind of thing. `paper` is the paper's
+table: all groups, and networks that `table2 --setting paper` trained; not run by us.
 """
 
 from __future__ import annotations
 
-from .retrieval import Plan, changed, identify, measure
+from .retrieval import Plan, Viewed, changed, identify, measure
 from .spec import Column, Recipe, Row, Setting
 
 _ALEXNET = {
@@ -92,6 +94,32 @@ _LAYERS = (
     ("layers15", "AlexNet, ranked layers 1 and 5", "conv1 and conv5", _SHARES_ABOUT, f"@conv1+conv5/{_SHARES}"),
     ("layers15_gap", "AlexNet, averages of layers 1 and 5", "conv1 and conv5", "their means", "@conv1+conv5/gap"),
 )
+# Forms of sorted averages, by window, what is left of them, and whether places count by their energy.
+_FORMS = {
+    "focus": ("AlexNet, focused shares", "3x3", "smooth=3,stride=2,quantiles=8,weights=-1,focus=true"),
+    "shares8": ("AlexNet, eight shares", "3x3", "smooth=3,stride=2,quantiles=8,weights=-1"),
+    "falling": ("AlexNet, ranked averages, 1 / rank", "3x3", "smooth=3,stride=2,weights=-1"),
+    "between": ("AlexNet, mean by rank", "3x3", "smooth=3,stride=2,weights=-0.5,mean=true"),
+    "focus_mean": ("AlexNet, focused mean", "3x3", "smooth=3,stride=2,mean=true,focus=true"),
+    "focus_all": ("AlexNet, focused averages", "3x3", "smooth=3,stride=2,weights=-1,focus=true"),
+    "focus_slow": (
+        "AlexNet, focused shares, rank ** -0.5",
+        "3x3",
+        "smooth=3,stride=2,quantiles=8,weights=-0.5,focus=true",
+    ),
+    "focus4": ("AlexNet, four focused shares", "3x3", "smooth=3,stride=2,quantiles=4,weights=-1,focus=true"),
+    "focus_dense": ("AlexNet, focused shares, stride 1", "3x3", "smooth=3,quantiles=8,weights=-1,focus=true"),
+    "focus_small": ("AlexNet, focused shares of 2x2", "2x2", "smooth=2,quantiles=8,weights=-1,focus=true"),
+}
+FORMS = tuple(
+    Row(
+        name=f"alexnet_{name}",
+        title=title,
+        about=f"AlexNet's conv5: averages of {window}, {options}",
+        model=f"alexnet/ranked:{options}",
+    )
+    for name, (title, window, options) in _FORMS.items()
+)
 CANDIDATES = tuple(
     Row(name=f"alexnet_{name}", title=title, about=f"AlexNet's conv5: {about}", model=f"alexnet/ranked:{options}")
     for name, (title, about, options) in _CANDIDATES.items()
@@ -102,7 +130,7 @@ CANDIDATES = tuple(
 # Of the sorted windows, and of their means, those with the highest score over all columns (validation rows).
 _WINDOWS = ("alexnet_windows9", "alexnet_mean9")
 # Candidates that are rows of the table too.
-CHOSEN = (*_WINDOWS, "alexnet_layers", "alexnet_layers_gap", "alexnet_shares4")
+CHOSEN = (*_WINDOWS, "alexnet_layers", "alexnet_layers_gap", "alexnet_shares4", "alexnet_focus")
 CONNECTED = tuple(
     Row(
         name=f"{network}_{layer}",
@@ -137,7 +165,7 @@ PAPER = {
 COMPARE = (
     [
         (row.name, "alexnet_gap")
-        for row in MAPS + CANDIDATES
+        for row in MAPS + CANDIDATES + FORMS
         if row.name.startswith("alexnet_") and row.name != "alexnet_gap"
     ]
     + [(name, "efficientnet_gap") for name in ("efficientnet_flatten", "efficientnet_ranked")]
@@ -145,6 +173,7 @@ COMPARE = (
     + [(name, other) for name in (*_WINDOWS, "alexnet_layers") for other in ("alexnet_gem", "alexnet_rmac")]
     + [("alexnet_layers", other) for other in ("alexnet_weighted", "alexnet_layers_gap")]
     + [("alexnet_layers15", "alexnet_layers15_gap")]
+    + [("alexnet_focus", f"alexnet_{other}") for other in ("gem", "rmac", "weighted", "shares8")]
     + [(name, "alexnet_flatten") for name in ("alexnet_pr", "alexnet_ranked")]
     + [(f"{network}_{layer}", f"cnn_{layer}") for layer in ("fc6", "fc7") for network in _NETWORKS if network != "cnn"]
     + [(f"{network}_fc6", f"{network}_fc7") for network in _NETWORKS]
@@ -157,7 +186,7 @@ RECIPE = Recipe(
     "itself included. Scores of fewer groups than the paper's 2,550 are higher, and cannot be compared with it.",
     metric="NS-score",
     better="higher",
-    rows=MAPS + CANDIDATES + CONNECTED,
+    rows=MAPS + CANDIDATES + FORMS + CONNECTED,
     columns=COLUMNS,
     settings={
         "short": Setting(
@@ -169,6 +198,17 @@ RECIPE = Recipe(
             about="pools of AlexNet's maps to choose among, on class folders (--split validation)",
             plan=lambda row, column: Plan(),
             rows=["alexnet_gap", "alexnet_gem", "alexnet_rmac", "alexnet_ranked", *(row.name for row in CANDIDATES)],
+            like_paper=False,
+        ),
+        "views": Setting(
+            about="pools of AlexNet's maps to choose among, on views of one photograph each (--split validation)",
+            plan=lambda row, column: Viewed(),
+            rows=[
+                *(row.name for row in MAPS if row.name.startswith("alexnet_")),
+                *(f"alexnet_{name}" for name in ("mean3", "mean9", "windows9", "shares4")),
+                *(row.name for row in FORMS),
+                "alexnet_layers",
+            ],
             like_paper=False,
         ),
         "trained": Setting(
@@ -193,7 +233,13 @@ RECIPE = Recipe(
         "smoke": Setting(
             about="seconds, generated images and random weights: does it run",
             plan=lambda row, column: Plan(generated=True),
-            rows=[*(row.name for row in MAPS), *_WINDOWS, "alexnet_layers", *(row.name for row in CONNECTED)],
+            rows=[
+                *(row.name for row in MAPS),
+                *_WINDOWS,
+                "alexnet_layers",
+                "alexnet_focus",
+                *(row.name for row in CONNECTED),
+            ],
         ),
     },
     measure=measure,

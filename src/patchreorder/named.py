@@ -56,6 +56,7 @@ MEMBERS: Mapping[str, Member] = {
             "stride": NUMBER,
             "weights": POWER,
             "mean": YES_NO,
+            "centre": YES_NO,
         },
     ),
     "align": Member(ShiftAlign, {"energy": ENERGY, "per_channel": YES_NO, "jitter": NUMBER, "size": NUMBER}),

@@ -28,6 +28,7 @@ class Pooling(NamedTuple):
     stride: int = 1
     weights: float | None = None
     mean: bool = False
+    centre: bool = False
 
     def check(self) -> Pooling:
         """Return the settings with plain numbers; raise ValueError or TypeError naming the argument and its value."""
@@ -44,8 +45,9 @@ class Pooling(NamedTuple):
             raise TypeError(f"weights ({self.weights!r}) must be a power of the rank, such as -0.5, or None")
         if self.weights is not None and not math.isfinite(self.weights):
             raise ValueError(f"weights ({self.weights}) must be finite; keep=1 is the limit of falling weights")
-        if not isinstance(self.mean, bool):
-            raise TypeError(f"mean ({self.mean!r}) must be True or False")
+        for name in ("mean", "centre"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} ({getattr(self, name)!r}) must be True or False")
         return self._replace(**found)
 
 
@@ -58,6 +60,7 @@ def ranked_pool(
     stride: int = 1,
     weights: float | None = None,
     mean: bool = False,
+    centre: bool = False,
 ) -> Tensor:
     """Sort the values of every channel, largest first, and keep all, the first k, or the means of k equal shares.
 
@@ -79,6 +82,8 @@ def ranked_pool(
         stride: step from one window to the next.
         weights: multiply what is left by 1 ** weights, 2 ** weights, 3 ** weights, ...
         mean: the mean of what is left, weighted if there are weights: between the average (0) and the maximum.
+        centre: subtract from every rank its mean over the channels of the image. Sorted values are alike in all
+            images; what follows learns faster from what differs. A channel that is not finite makes the others so.
 
     Raises:
         ValueError: more to keep than there is, a window larger than the map, or an argument out of range.
@@ -89,9 +94,12 @@ def ranked_pool(
     (tensor([[[6., 4., 2., 0.]]]), tensor([[[6.]]]), tensor([[[5., 1.]]]))
     >>> ranked_pool(x, weights=-1), ranked_pool(x, mean=True)
     (tensor([[[6.0000, 2.0000, 0.6667, 0.0000]]]), tensor([[[3.]]]))
+    >>> ranked_pool(torch.tensor([[[[1.0, 5.0]], [[3.0, 1.0]]]]), centre=True)
+    tensor([[[ 1.,  0.],
+             [-1.,  0.]]])
     """
     check_maps("x", x)
-    pooling = Pooling(keep, quantiles, smooth, stride, weights, mean).check()
+    pooling = Pooling(keep, quantiles, smooth, stride, weights, mean, centre).check()
     if x.dim() == 3:
         return _pool(x.unsqueeze(0), pooling).squeeze(0)
     return _pool(x, pooling)
@@ -110,11 +118,13 @@ def _pool(x: Tensor, pooling: Pooling) -> Tensor:
             f"keep ({pooling.keep}) is more than the {x.shape[2]}x{x.shape[3]} values of a map: keep fewer, or use "
             "quantiles, which fit any number"
         )
-    if pooling.quantiles is not None or pooling.mean:
+    if pooling.quantiles is not None or pooling.mean or pooling.centre:
         x = x.contiguous()  # sums follow: their order follows the memory, and rounding follows the order
     z = _largest(x, pooling.keep)  # b c n
     if pooling.quantiles is not None:
         z = _shares(z, pooling.quantiles)
+    if pooling.centre:
+        z = z - z.mean(1, keepdim=True, dtype=_exact(z.dtype)).to(z.dtype)
     if pooling.weights is None:
         return z.mean(2, keepdim=True) if pooling.mean else z
     by_rank = torch.arange(1, z.shape[2] + 1, dtype=_exact(z.dtype), device=z.device).pow(pooling.weights)
@@ -190,6 +200,7 @@ class RankedPool(nn.Module):
         smooth, stride: side and step of windows that are averaged before sorting.
         weights: multiply what is left by rank ** weights.
         mean: the (weighted) mean of what is left.
+        centre: subtract from every rank its mean over the channels.
 
     Raises:
         ValueError: an argument is out of range; when called, the map is too small.
@@ -208,10 +219,11 @@ class RankedPool(nn.Module):
         stride: int = 1,
         weights: float | None = None,
         mean: bool = False,
+        centre: bool = False,
     ) -> None:
         super().__init__()
-        checked = Pooling(keep, quantiles, smooth, stride, weights, mean).check()
-        self.keep, self.quantiles, self.smooth, self.stride, self.weights, self.mean = checked
+        checked = Pooling(keep, quantiles, smooth, stride, weights, mean, centre).check()
+        self.keep, self.quantiles, self.smooth, self.stride, self.weights, self.mean, self.centre = checked
 
     def forward(self, x: Tensor) -> Tensor:
         return ranked_pool(
@@ -222,6 +234,7 @@ class RankedPool(nn.Module):
             stride=self.stride,
             weights=self.weights,
             mean=self.mean,
+            centre=self.centre,
         )
 
     def extra_repr(self) -> str:

@@ -104,6 +104,7 @@ GLANCE_ROWS = {
     "training images turned and shifted too": ("", "", "cnn_aug", ""),
     "the paper's layer: coarse patches": ("pr_cnn", "pr_cnn", "pr_cnn", "alexnet_pr"),
     "ours: every pixel, `reorder`": ("pr_cnn_fine", "fine", "pr_cnn_fine", "alexnet_ranked"),
+    "ours: five layers sorted, `ranked`": ("", "", "joined", ""),
     "ours: `pose` at the input": ("", "pose", "", ""),
     "ours: `ranked` averages": ("", "", "", "alexnet_weighted"),
 }

@@ -307,6 +307,51 @@ def test_layers_in_alexnet(variant, place, layer, numbers):
         assert len(names) == 10
 
 
+@pytest.mark.parametrize("variant", alexnet.VARIANTS)
+@pytest.mark.parametrize("names", [["conv1", "conv2", "conv3", "conv4", "conv5"], ["conv2", "conv4"]])
+def test_several_convolutions_are_pooled_and_joined(variant, names):
+    plain = create_model("alexnet", variant=variant, **SMALL).eval()
+    text = "ranked:quantiles=8,centre=true"
+    model = create_model("alexnet_pr", variant=variant, place="+".join(reversed(names)), layer=text, **SMALL).eval()
+    own = model.features.state_dict()  # the names of the convolutions stay, up to the last that is listened to
+    model.features.load_state_dict({name: plain.features.state_dict()[name] for name in own})
+    x, said = torch.rand(2, 3, 224, 224), {}
+    for name in names:
+        place = plain.layers[name.replace("conv", "relu")]
+        plain.get_submodule(place).register_forward_hook(lambda *a, name=name: said.__setitem__(name, a[2]))
+    with torch.no_grad():
+        plain(x)
+        pool = plain.get_submodule(plain.layers["pool5"])
+        parts = [ranked_pool(pool(said[name]), quantiles=8, centre=True).flatten(1) for name in names]
+        front = alexnet.split(model)[0]
+        found = front(x)
+        trunk, tail = alexnet.cut(front)
+        assert torch.equal(tail(trunk(x)), found)
+    shares = found.split([part.shape[1] for part in parts], 1)
+    assert torch.equal(shares[-1], parts[-1])  # the last as it is, the others as strong
+    strength = parts[-1].square().mean(1).sqrt()
+    for share, part in zip(shares, parts, strict=True):
+        torch.testing.assert_close(share.square().mean(1).sqrt(), strength)
+        torch.testing.assert_close(torch.cosine_similarity(share, part), torch.ones(2))
+    assert model(x).shape == (2, 3)
+    if len(names) == 5 and variant == "torchvision":  # 1,152 filters, eight numbers of each
+        assert count_parameters(model) == count_parameters(plain)
+
+
+def test_joined_places_that_do_not_fit_are_named():
+    for place, layer, says in (
+        ("conv1+pool5", "ranked", r"place \('conv1\+pool5'\) must join different ones of conv1"),
+        ("conv1+conv1", "ranked", r"place \('conv1\+conv1'\) must join different"),
+        ("conv1+conv5", None, r"place \('conv1\+conv5'\) joins pools: give the layer by name"),
+        ("conv1+conv5", "align", r"layer \('align'\) leaves maps"),
+        ("conv1+conv5", "ranked:keep=37", r"does not fit conv5: keep \(37\)"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            create_model("alexnet_pr", place=place, layer=layer, **SMALL)
+    with pytest.raises(ValueError, match=r"pools \(7\) must be for layers: 0"):
+        alexnet.Joined(torch.nn.Sequential(torch.nn.ReLU()), {"7": torch.nn.Flatten()})
+
+
 def test_layers_that_do_not_fit_alexnet_are_named():
     with pytest.raises(ValueError, match=r"layer \('orient'\) needs maps of a group convolution"):
         create_model("alexnet_pr", layer="orient", place="pool5")
@@ -325,6 +370,7 @@ def test_layers_that_do_not_fit_alexnet_are_named():
         ("alexnet_pr", {"place": "pool5", "layer": "ranked:quantiles=3,weights=-0.5"}),
         ("alexnet_pr", {"place": "conv5", "layer": "ranked:keep=5"}),
         ("alexnet_pr", {"place": "input", "layer": "align"}),
+        ("alexnet_pr", {"place": "conv1+conv4", "layer": "ranked:quantiles=2,centre=true"}),
         # As `fit` wrote them before there were other layers, and still does for these.
         ("alexnet_pr", {"place": "pool5", "grid": "pixels", "levels": 1}),
         ("alexnet_pr", {"place": "conv5", "grid": 2, "levels": 2, "per_channel": False}),

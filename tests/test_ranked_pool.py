@@ -29,6 +29,7 @@ OPTIONS = [
     {"keep": 4, "mean": True},
     {"focus": True},
     {"quantiles": 3, "weights": -1, "focus": True},
+    {"quantiles": 4, "centre": True},
 ]
 nan, inf = float("nan"), float("inf")
 
@@ -117,6 +118,20 @@ def test_known_answers(form):
     torch.testing.assert_close(ranked_pool(x, keep=3, weights=-1), torch.tensor([[[3, 1, 1 / 3]]]))
     torch.testing.assert_close(ranked_pool(x, keep=3, weights=1, mean=True), torch.tensor([[[10 / 6]]]))
     assert ranked_pool(x[0], keep=2).tolist() == [[3, 2]]
+
+
+def test_centred_ranks_have_no_mean_over_channels(either):
+    x = torch.tensor([[[[1.0, 5.0]], [[3.0, 1.0]], [[0.0, -3.0]]]])
+    wanted = torch.tensor([[[7 / 3, 4 / 3], [1 / 3, 4 / 3], [-8 / 3, -8 / 3]]])  # the means were 8/3 and -1/3
+    torch.testing.assert_close(ranked_pool(x, centre=True), wanted)
+    x = torch.randn(2, 7, 5, 6)
+    for options in ({}, {"keep": 3}, {"quantiles": 4}, {"mean": True}, {"smooth": 2, "weights": -0.5}):
+        plain, centred = ranked_pool(x, **options), ranked_pool(x, centre=True, **options)
+        torch.testing.assert_close(centred, plain - plain.mean(1, keepdim=True))
+        assert torch.equal(
+            ranked_pool(x.contiguous(memory_format=torch.channels_last), centre=True, **options), centred
+        )
+    assert ranked_pool(x[:, :1], centre=True).abs().max() == 0  # a single channel is its own mean
 
 
 def test_it_holds_max_average_and_the_finest_grid(form):
@@ -369,6 +384,7 @@ def test_module_copies_pickles_and_prints():
         ({"weights": inf}, ValueError, r"weights \(inf\)"),
         ({"mean": 1}, TypeError, r"mean \(1\)"),
         ({"focus": 0.5}, TypeError, r"focus \(0.5\)"),
+        ({"centre": "yes"}, TypeError, r"centre \('yes'\)"),
     ],
 )
 def test_bad_arguments_are_named_when_the_layer_is_made(options, error, says):

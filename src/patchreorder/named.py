@@ -57,6 +57,7 @@ MEMBERS: Mapping[str, Member] = {
             "weights": POWER,
             "mean": YES_NO,
             "focus": YES_NO,
+            "centre": YES_NO,
         },
     ),
     "align": Member(ShiftAlign, {"energy": ENERGY, "per_channel": YES_NO, "jitter": NUMBER, "size": NUMBER}),

@@ -29,6 +29,7 @@ class Pooling(NamedTuple):
     weights: float | None = None
     mean: bool = False
     focus: bool = False
+    centre: bool = False
 
     def check(self) -> Pooling:
         """Return the settings with plain numbers; raise ValueError or TypeError naming the argument and its value."""
@@ -45,9 +46,9 @@ class Pooling(NamedTuple):
             raise TypeError(f"weights ({self.weights!r}) must be a power of the rank, such as -0.5, or None")
         if self.weights is not None and not math.isfinite(self.weights):
             raise ValueError(f"weights ({self.weights}) must be finite; keep=1 is the limit of falling weights")
-        for name, value in (("mean", self.mean), ("focus", self.focus)):
-            if not isinstance(value, bool):
-                raise TypeError(f"{name} ({value!r}) must be True or False")
+        for name in ("mean", "focus", "centre"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} ({getattr(self, name)!r}) must be True or False")
         return self._replace(**found)
 
 
@@ -61,6 +62,7 @@ def ranked_pool(
     weights: float | None = None,
     mean: bool = False,
     focus: bool = False,
+    centre: bool = False,
 ) -> Tensor:
     """Sort the values of every channel, largest first, and keep all, the first k, or the means of k equal shares.
 
@@ -86,6 +88,8 @@ def ranked_pool(
         focus: before sorting, multiply what every place (or window) says by sqrt(n / largest n), where n is the root of
             its energy over all channels: places where little is seen, such as a blank border, count less. Places
             whose energy is not finite are left as they are and are not the largest.
+        centre: subtract from every rank its mean over the channels of the image. Sorted values are alike in all
+            images; what follows learns faster from what differs. A channel that is not finite makes the others so.
 
     Raises:
         ValueError: more to keep than there is, a window larger than the map, or an argument out of range.
@@ -99,9 +103,12 @@ def ranked_pool(
     >>> ranked_pool(torch.tensor([[[[3.0, 16.0]], [[4.0, 12.0]]]]), focus=True)  # norms 5 and 20: a half and 1
     tensor([[[16.0000,  1.5000],
              [12.0000,  2.0000]]])
+    >>> ranked_pool(torch.tensor([[[[1.0, 5.0]], [[3.0, 1.0]]]]), centre=True)
+    tensor([[[ 1.,  0.],
+             [-1.,  0.]]])
     """
     check_maps("x", x)
-    pooling = Pooling(keep, quantiles, smooth, stride, weights, mean, focus).check()
+    pooling = Pooling(keep, quantiles, smooth, stride, weights, mean, focus, centre).check()
     if x.dim() == 3:
         return _pool(x.unsqueeze(0), pooling).squeeze(0)
     return _pool(x, pooling)
@@ -122,11 +129,13 @@ def _pool(x: Tensor, pooling: Pooling) -> Tensor:
             f"keep ({pooling.keep}) is more than the {x.shape[2]}x{x.shape[3]} values of a map: keep fewer, or use "
             "quantiles, which fit any number"
         )
-    if pooling.quantiles is not None or pooling.mean:
+    if pooling.quantiles is not None or pooling.mean or pooling.centre:
         x = x.contiguous()  # sums follow: their order follows the memory, and rounding follows the order
     z = _largest(x, pooling.keep)  # b c n
     if pooling.quantiles is not None:
         z = _shares(z, pooling.quantiles)
+    if pooling.centre:
+        z = z - z.mean(1, keepdim=True, dtype=_exact(z.dtype)).to(z.dtype)
     if pooling.weights is None:
         return z.mean(2, keepdim=True) if pooling.mean else z
     by_rank = torch.arange(1, z.shape[2] + 1, dtype=_exact(z.dtype), device=z.device).pow(pooling.weights)
@@ -218,6 +227,7 @@ class RankedPool(nn.Module):
         weights: multiply what is left by rank ** weights.
         mean: the (weighted) mean of what is left.
         focus: places where the channels together say little count less.
+        centre: subtract from every rank its mean over the channels.
 
     Raises:
         ValueError: an argument is out of range; when called, the map is too small.
@@ -237,10 +247,11 @@ class RankedPool(nn.Module):
         weights: float | None = None,
         mean: bool = False,
         focus: bool = False,
+        centre: bool = False,
     ) -> None:
         super().__init__()
-        checked = Pooling(keep, quantiles, smooth, stride, weights, mean, focus).check()
-        self.keep, self.quantiles, self.smooth, self.stride, self.weights, self.mean, self.focus = checked
+        checked = Pooling(keep, quantiles, smooth, stride, weights, mean, focus, centre).check()
+        self.keep, self.quantiles, self.smooth, self.stride, self.weights, self.mean, self.focus, self.centre = checked
 
     def forward(self, x: Tensor) -> Tensor:
         return ranked_pool(
@@ -252,6 +263,7 @@ class RankedPool(nn.Module):
             weights=self.weights,
             mean=self.mean,
             focus=self.focus,
+            centre=self.centre,
         )
 
     def extra_repr(self) -> str:

@@ -22,7 +22,7 @@ def run(
     rows: tuple[str, ...] = (),
     columns: tuple[str, ...] = (),
     seeds: tuple[int, ...] = (),
-    split: Literal["test", "validation"] = "test",
+    split: Literal["test", "validation", "series"] = "test",
     change: tuple[str, ...] = (),
     out: Path | None = None,
     data: Path | None = None,
@@ -52,7 +52,8 @@ def run(
         rows: the networks; all those of the setting by default.
         columns: the data sets; all by default.
         seeds: by default those of the setting.
-        split: validation trains on a part of the training images and tests on the rest, to choose settings on.
+        split: validation trains on a part of the training images and tests on the rest, to choose settings on; so does
+            series, which keeps photographs of one place together (table2_grocery): seeds 0, 1, 2 are its three parts.
         change: other values for the training, such as lr=0.1 epochs=5; the rows' setting is named after them.
         out: folder for the results; runs/RECIPE by default.
         data: folder with the data set's files; MNIST and CIFAR-10 are fetched once and cached without it. For

@@ -27,12 +27,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from patchreorder.functional import Energy, Grid, Settings
 from patchreorder.surgery import insert_after
 
 from .blur_pool import MaxBlurPool2d
-from .placing import chosen
+from .placing import chosen, layer_for_maps, place_layer
 from .rotation_conv import RotationConv2d
 from .spatial_transformer import SpatialTransformer
 
@@ -44,6 +45,8 @@ TURNED = (1, 2, 5)  # the convolutions that SI-CNN replaces
 PLACES = {"conv5": ("relu5", 13), "pool5": ("pool5", 6), "input": ("normalise", 224)}
 PLACES |= {"conv1": ("relu1", 54), "conv2": ("relu2", 27), "conv3": ("relu3", 13), "conv4": ("relu4", 13)}
 BEHIND = ("conv5", "pool5")  # no convolution comes after these
+POOLED = {"conv1": 27, "conv2": 13, "conv3": 6, "conv4": 6, "conv5": 6}  # sides of maps behind a pool
+LAST = 256  # filters of the fifth convolution, in both variants
 
 
 class Shape(NamedTuple):
@@ -94,6 +97,45 @@ class AlexNet(nn.Sequential):
     layers: Mapping[str, str]  # conv1, relu1, norm1, pool1, ..., fc8 -> names of modules
 
 
+class Joined(nn.Module):
+    """Layers one after the other; what some of them say is pooled and joined, every one of them counting the same.
+
+    The values that a pool leaves are scaled to the root mean square of the last one's, image by image.
+
+    Shape:
+        x: what the first layer takes; to (batch, numbers of all pools).
+
+    Args:
+        layers: they keep their names; what comes behind the last that is listened to is left out.
+        pools: for the names of layers, what pools their maps.
+
+    >>> both = Joined(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)), {"0": nn.AvgPool2d(2), "1": nn.Identity()})
+    >>> both(torch.tensor([[[[1.0, 3.0], [-5.0, 0.0]], [[7.0, 1.0], [0.0, 0.0]]]])).round(decimals=2)
+    tensor([[3.4100, 6.8100, 3.0000, 7.0000]])
+    """
+
+    def __init__(self, layers: nn.Sequential, pools: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        names = [name for name, _ in layers.named_children()]
+        strange = [name for name in pools if name not in names]
+        if strange or not pools:
+            raise ValueError(f"pools ({', '.join(strange) or 'none'}) must be for layers: {', '.join(names)}")
+        self.order = names[: max(names.index(name) for name in pools) + 1]
+        for name in self.order:
+            self.add_module(name, layers.get_submodule(name))
+        self.pools = nn.ModuleDict(pools)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = []
+        for name in self.order:
+            x = self.get_submodule(name)(x)
+            if name in self.pools:
+                parts.append(self.pools[name](x).flatten(1))
+        last = parts[-1].norm(dim=1, keepdim=True) / parts[-1].shape[1] ** 0.5
+        scaled = [F.normalize(part, dim=1) * (last * part.shape[1] ** 0.5) for part in parts[:-1]]
+        return torch.cat([*scaled, parts[-1]], 1)
+
+
 def create(name: str, *, dataset: str, **options: Any) -> AlexNet:
     """One of MODELS."""
     if dataset not in DATASETS:
@@ -113,7 +155,7 @@ def alexnet(
     turned: tuple[int, ...] = (),
     pool: Callable[[], nn.Module] | None = None,
     global_pool: nn.Module | None = None,
-    length: int | None = None,
+    inputs: int | None = None,
     transformed: bool = False,
 ) -> AlexNet:
     """AlexNet; the forms below give the last five options.
@@ -126,7 +168,7 @@ def alexnet(
         turned: numbers of the convolutions to be replaced by `RotationConv2d`.
         pool: makes the 3x3 pools with stride 2.
         global_pool: instead of the last of them.
-        length: how many numbers of each channel go to fc6, if not a map of 6x6.
+        inputs: how many numbers go to fc6, if not maps of 6x6.
         transformed: put a spatial transformer before the network.
     """
     if variant not in VARIANTS:
@@ -139,18 +181,18 @@ def alexnet(
     sizes = [(3, 11, 4, shape.padding), *((filters, 3, 1, 1) for filters in shape.filters[:4])]
     sizes[1] = (shape.filters[0], 5, 1, 2)
     features: dict[str, nn.Module] = {}
-    for number, (inputs, side, stride, padding) in enumerate(sizes, 1):
+    for number, (channels, side, stride, padding) in enumerate(sizes, 1):
         kind = RotationConv2d if number in turned else nn.Conv2d
         filters, groups = shape.filters[number - 1], shape.groups[number - 1]
-        features[f"conv{number}"] = kind(inputs, filters, side, stride=stride, padding=padding, groups=groups)
+        features[f"conv{number}"] = kind(channels, filters, side, stride=stride, padding=padding, groups=groups)
         # ReLU does not work in place: whoever looks at a convolution's answer shall not see it overwritten.
         features[f"relu{number}"] = nn.ReLU()
         if number < 3 and not numbered:
             features[f"norm{number}"] = nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)  # alpha / 5, as in Caffe
         if number in (1, 2, 5):
             features[f"pool{number}"] = global_pool if number == 5 and global_pool else pool()
-    inputs = shape.filters[-1] * (PIXELS if length is None else length)
-    classifier: dict[str, nn.Module] = {"fc6": nn.Linear(inputs, width), "relu6": nn.ReLU()}
+    numbers = LAST * PIXELS if inputs is None else inputs
+    classifier: dict[str, nn.Module] = {"fc6": nn.Linear(numbers, width), "relu6": nn.ReLU()}
     classifier |= {"fc7": nn.Linear(width, width), "relu7": nn.ReLU(), "fc8": nn.Linear(width, classes)}
     order = ["drop6", "fc6", "relu6", "drop7", "fc7", "relu7", "fc8"]
     if not numbered:
@@ -162,7 +204,7 @@ def alexnet(
         "normalise": Normalise(std=shape.std),
         "transformer": transformer,
         "features": _sequence(features, numbered),
-        "avgpool": nn.AdaptiveAvgPool2d((6, 6)) if numbered and length is None else None,
+        "avgpool": nn.AdaptiveAvgPool2d((6, 6)) if numbered and inputs is None else None,
         "flatten": nn.Flatten(),
         "classifier": _sequence(classifier, numbered),
     }
@@ -206,17 +248,58 @@ def alexnet_pr(
 
     Other places: after the ReLU of "conv1" to "conv4", and the "input", normalised. `layer` puts another of
     the family there, by name (see `create_layer`). Where it leaves less than maps, as ranked does, it stands at conv5
-    instead of the pool, and fc6 gets what it leaves.
+    instead of the pool, and fc6 gets what it leaves. Several convolutions, as in "conv1+conv3+conv5", are pooled by it
+    and joined, every one counting the same (see `Joined`).
     """
+    if "+" in place:
+        given = Settings(grid, levels, energy, per_channel, descending)
+        if layer is None or given != Settings(levels=2):
+            raise ValueError(f"place ({place!r}) joins pools: give the layer by name, as in layer='ranked:quantiles=8'")
+        return _joined(place, layer, **options)
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
     settings, usual = Settings(grid, levels, energy, per_channel, descending), Settings(levels=2)
     name, side = PLACES[place]
     made, length, _ = chosen(layer, settings, usual, side=side, place=place, before_convolutions=place not in BEHIND)
     if place == "conv5" and length is not None:
-        return alexnet(global_pool=made, length=length, **options)
-    model = alexnet(length=length, **options)
+        return alexnet(global_pool=made, inputs=LAST * length, **options)
+    model = alexnet(inputs=None if length is None else LAST * length, **options)
     return insert_after(model, model.layers.get(name, name), made)
+
+
+def convolutions(place: str) -> list[str]:
+    """The convolutions that a text such as "conv1+conv3" joins.
+
+    Raises:
+        ValueError: one is none of the five, or there twice.
+
+    >>> convolutions("conv1+conv3")
+    ['conv1', 'conv3']
+    """
+    names = place.split("+")
+    known = [name for name in PLACES if name.startswith("conv")]
+    if len(set(names)) < len(names) or not set(names) <= set(known):
+        raise ValueError(f"place ({place!r}) must join different ones of {', '.join(sorted(known))}")
+    return names
+
+
+def _joined(place: str, layer: str, **options: Any) -> AlexNet:
+    """AlexNet whose fc6 gets pools of several convolutions, each behind its ReLU and a pool such as the network's."""
+    names, plain = convolutions(place), VARIANTS.get(options.get("variant", "caffe"), VARIANTS["caffe"])
+    lengths = [place_layer(layer, side=POOLED[name], place=name, before_convolutions=False).length for name in names]
+    if None in lengths:
+        raise ValueError(f"layer ({layer!r}) leaves maps: {place} needs one that leaves numbers, such as ranked")
+    filters = [plain.filters[int(name[-1]) - 1] for name in names]
+    model = alexnet(inputs=sum(f * (n or 0) for f, n in zip(filters, lengths, strict=True)), **options)
+    model.layers = {name: there for name, there in model.layers.items() if name != "pool5"}
+    places = [model.layers[PLACES[name][0]].partition(".")[2] for name in names]
+    features = model.get_submodule("features")
+    assert isinstance(features, nn.Sequential)
+    pools = {
+        there: nn.Sequential(nn.MaxPool2d(3, 2, ceil_mode=plain.rounds_up), layer_for_maps(layer)) for there in places
+    }
+    model.features = Joined(features, pools)
+    return model
 
 
 def alexnet_blur(**options: Any) -> AlexNet:
@@ -226,12 +309,12 @@ def alexnet_blur(**options: Any) -> AlexNet:
 
 def alexnet_gap(**options: Any) -> AlexNet:
     """AlexNet with global average pooling instead of its last pool."""
-    return alexnet(global_pool=nn.AdaptiveAvgPool2d(1), length=1, **options)
+    return alexnet(global_pool=nn.AdaptiveAvgPool2d(1), inputs=LAST, **options)
 
 
 def alexnet_gmp(**options: Any) -> AlexNet:
     """AlexNet with global max pooling instead of its last pool."""
-    return alexnet(global_pool=nn.AdaptiveMaxPool2d(1), length=1, **options)
+    return alexnet(global_pool=nn.AdaptiveMaxPool2d(1), inputs=LAST, **options)
 
 
 MODELS: Mapping[str, Callable[..., AlexNet]] = {
@@ -266,10 +349,10 @@ def cut(front: nn.Module) -> tuple[nn.Sequential, nn.Sequential]:
     behind: OrderedDict[str, nn.Module] = OrderedDict()
     reached = False
     for name, part in front.named_children():
-        pieces = part.named_children() if name == "features" else [("", part)]
-        for number, piece in pieces:
+        apart = name == "features" and not isinstance(part, Joined)
+        for number, piece in part.named_children() if apart else [("", part)]:
             (behind if reached else before)[f"{name}{number}"] = piece
-            reached |= name == "features" and number in ("10", "conv5")
+            reached |= name == "features" and number in ("10", "conv5", "")
     return nn.Sequential(before), nn.Sequential(behind)
 
 

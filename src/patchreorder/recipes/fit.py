@@ -9,7 +9,7 @@ from patchreorder.data.photos import Photos
 from patchreorder.engine import checkpoint
 from patchreorder.engine.train import Training
 from patchreorder.models import saved
-from patchreorder.models.alexnet import BEHIND, PLACES
+from patchreorder.models.alexnet import BEHIND, PLACES, POOLED, convolutions
 from patchreorder.models.placing import place_layer
 from patchreorder.named import MEMBERS, read_layer
 
@@ -28,16 +28,24 @@ def reordering(text: str) -> dict[str, Any]:
     {'place': 'conv5', 'grid': 2, 'levels': 2}
     >>> reordering("pool5:ranked:quantiles=16")
     {'place': 'pool5', 'layer': 'ranked:quantiles=16'}
+    >>> reordering("conv1+conv5:ranked:quantiles=8,centre=true")
+    {'place': 'conv1+conv5', 'layer': 'ranked:quantiles=8,centre=true'}
     """
     place, _, layer = text.partition(":")
-    if place not in PLACES:
+    joined = convolutions(place) if "+" in place else []
+    if place not in PLACES and not joined:
         raise ValueError(f"reorder ({text!r}) must begin with one of {', '.join(PLACES)}, such as pool5:grid=pixels")
     first = layer.partition(":")[0]
     if "=" in first or first in ("", *MEMBERS["reorder"].options):
         layer = f"reorder:{layer}"
     try:
         name, options = read_layer(layer)
-        place_layer(layer, side=PLACES[place][1], place=place, before_convolutions=place not in BEHIND)
+        if joined and name == "reorder":
+            raise ValueError(f"{place} are joined by a layer that leaves numbers, such as ranked:quantiles=8")
+        for each in joined:
+            place_layer(layer, side=POOLED[each], place=each)
+        if not joined:
+            place_layer(layer, side=PLACES[place][1], place=place, before_convolutions=place not in BEHIND)
     except ValueError as error:
         raise ValueError(f"reorder ({text!r}): {error}") from None
     # Options of reorder as they always were: cells that were measured are known by them, and saved classifiers.

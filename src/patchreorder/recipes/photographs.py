@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from patchreorder.data import datasets, photos, weights
+from patchreorder.data import datasets, photos, series, weights
 from patchreorder.data.loader import stream
 from patchreorder.data.photos import VIEWS, Photos
 from patchreorder.data.shards import Shards
@@ -138,18 +138,21 @@ class Features:
     @classmethod
     def of(cls, job: Job, images: Photos, *, copies: int) -> Features:
         """The features of the job's network, computed now or read from the output folder, where they are kept."""
+        whole = images
+        if job.cell.split == "series":  # its parts share what is kept
+            whole = replace(images, chosen=_readable(_folder(job), "train", job).chosen)
         of_images = {
             "weights": _fingerprint(job.means.weights) if _trained(job) else job.cell.seed,
-            "images": _identity(images),
+            "images": _identity(whole),
             "view": images.view,
             "seed": images.seed if VIEWS[images.view].numbers else 0,  # where nothing is drawn all seeds share them
         }
         folder = job.out / "features" / digest({"model": job.row.model, "options": dict(job.row.options)} | of_images)
-        show = job.screen.count(f"{job.row.title}: features ({images.view})", copies * len(images))
-        chunks = [(copy, start) for copy in range(copies) for start in range(0, len(images), CHUNK)]
+        show = job.screen.count(f"{job.row.title}: features ({images.view})", copies * len(whole))
+        chunks = [(copy, start) for copy in range(copies) for start in range(0, len(whole), CHUNK)]
         found = {}
         for chunk in chunks:
-            kept = _read(_file(folder, chunk), min(CHUNK, len(images) - chunk[1]))
+            kept = _read(_file(folder, chunk), min(CHUNK, len(whole) - chunk[1]))
             if kept is not None:
                 found[chunk] = kept
                 show(len(kept))
@@ -157,12 +160,15 @@ class Features:
         if missing:
             trunk, tail = alexnet.cut(alexnet.split(network(job))[0].to(job.world.device).eval())
             known = digest([of_images, _own_trunk(job.row)])
-            for chunk, maps in _maps(trunk, images, missing, known, job):
+            for chunk, maps in _maps(trunk, whole, missing, known, job):
                 with torch.inference_mode():
                     found[chunk] = torch.cat([tail(part.to(job.world.device)).cpu() for part in maps.split(BATCH)])
                 checkpoint.write(_file(folder, chunk), {"features": found[chunk]}, {"chunk": chunk})
                 show(len(maps))
         each = [torch.cat([found[chunk] for chunk in chunks if chunk[0] == copy]) for copy in range(copies)]
+        if whole is not images:
+            places = torch.searchsorted(whole.chosen, images.chosen)
+            each = [values[places] for values in each]
         return cls(torch.stack(each), images.labels)
 
 
@@ -224,14 +230,14 @@ def _run(trunk: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], count: int,
 
 def training_photos(job: Job) -> Photos:
     """Images to train on; what was drawn for them does not come again in the test: the seeds are apart."""
-    part = "train" if job.cell.split == "test" else "fit"
+    part = "fit" if job.cell.split == "validation" else "train"
     seed = 1 if job.plan.frozen else job.cell.seed + 1  # kept features serve all seeds
-    return _open(job, part, job.plan.view, seed, job.plan.images)
+    return _open(job, part, job.plan.view, seed, job.plan.images, tested=False)
 
 
 def test_photos(job: Job) -> Photos:
-    part = "val" if job.cell.split == "test" else "validation"
-    return _open(job, part, job.column.dataset, datasets.TEST_SEED, job.plan.tested)
+    part = {"test": "val", "validation": "validation", "series": "train"}[job.cell.split]
+    return _open(job, part, job.column.dataset, datasets.TEST_SEED, job.plan.tested, tested=True)
 
 
 def classes(job: Job) -> list[str]:
@@ -239,11 +245,24 @@ def classes(job: Job) -> list[str]:
     return _listed(_folder(job), "train").classes
 
 
-def _open(job: Job, part: str, view: str, seed: int, count: int | None) -> Photos:
+def _open(job: Job, part: str, view: str, seed: int, count: int | None, *, tested: bool) -> Photos:
     folder = _folder(job)
     found = _readable(folder, part, job) if job.plan.frozen else _listed(folder, part)
     found = replace(found.seen(view, seed=seed), workers=job.means.workers)
+    if job.cell.split == "series":
+        held_out = _folds(folder, job) == job.cell.seed % series.FOLDS
+        found = found.without((held_out != tested).nonzero()[:, 0].tolist())
     return found if count is None else found.first(count)
+
+
+_FOLDS: dict[Path, Tensor] = {}  # every training image is read for them
+
+
+def _folds(folder: Path, job: Job) -> Tensor:
+    """The part of the split `series` that each training image is in."""
+    if folder not in _FOLDS:
+        _FOLDS[folder] = series.folds(_readable(folder, "train", job))
+    return _FOLDS[folder]
 
 
 _CHECKED: dict[tuple[Path, str], Photos] = {}  # every image is decoded once to find those that cannot be
@@ -322,7 +341,7 @@ def identify(data: Path | None, plan: Plan, split: str) -> str:
     """Which images a cell is about."""
     if data is None:
         return ""
-    parts = ("train", "val") if split == "test" else ("fit", "validation")
+    parts = {"test": ("train", "val"), "validation": ("fit", "validation"), "series": ("train",)}[split]
     return digest([_identity(_listed(data, part)) for part in parts])
 
 

@@ -120,6 +120,7 @@ class Recipe:
         command: what makes the table, if it is not `patchreorder run NAME`.
         trains_once: whether one training serves all columns, which then differ in the test images only.
         identify: what else a cell is known by, of the images in the folder that the user gives.
+        splits: what can be tested on, see `cells`.
     """
 
     name: str
@@ -140,6 +141,7 @@ class Recipe:
     command: str = ""
     trains_once: bool = False
     identify: Callable[[Path | None, Any, str], str] | None = None
+    splits: Sequence[str] = ("test", "validation")
 
     def facts(self) -> dict[str, Any]:
         """What a report needs to know beside the rows."""
@@ -284,14 +286,15 @@ def cells(
     Args:
         recipe: the table.
         setting, rows, columns, seeds: which cells; by default those of the setting.
-        split: `test`, or `validation`: train on a part of the training images, test on the rest.
+        split: `test`, or `validation`: train on a part of the training images, test on the rest; `series`, where a
+            recipe has it, is another such part, unlike the others, for each of the seeds 0, 1 and 2.
         change: other values for the setting's plan; the setting is then named after them.
         data: folder with the data, where it is not to be fetched.
     """
     if setting not in recipe.settings:
         raise ValueError(f"setting ({setting!r}) must be one of {', '.join(recipe.settings)}")
-    if split not in ("test", "validation"):
-        raise ValueError(f"split ({split!r}) must be test or validation")
+    if split not in recipe.splits:
+        raise ValueError(f"split ({split!r}) must be {' or '.join(recipe.splits)} for {recipe.name}")
     for seed in seeds or ():
         if seed < 0:
             raise ValueError(f"seed ({seed}) must be 0 or more")

@@ -101,6 +101,13 @@ FIVE = "conv1+conv2+conv3+conv4+conv5"
 JOINED = (
     _family("joined", "five layers sorted", "8 shares of each convolution", "ranked:quantiles=8,centre=true", FIVE),
     _family("joined_average", "five layers averaged", "the same without sorting", "ranked:mean=true,centre=true", FIVE),
+    _family(
+        "joined_aug",
+        "five layers sorted-Data-Aug",
+        "five layers sorted, trained as CNN-Data-Aug",
+        "ranked:quantiles=8,centre=true",
+        FIVE,
+    ),
 )
 # Of the candidates the best with augmentation and the best without, over all columns (validation rows).
 CHOSEN = ("top36", "fine_aug")
@@ -180,7 +187,8 @@ RECIPE = Recipe(
     compare=[(row.name, "cnn") for row in ROWS + CANDIDATES + JOINED if row.name != "cnn"]
     + [("pr_cnn_fine", "pr_cnn"), ("pr_cnn_fine", "cnn_aug")]
     + [(name, other) for name in CHOSEN for other in ("cnn_aug", "pr_cnn_fine")]
-    + [("joined", other) for other in ("cnn_aug", "cnn_gap", "st_cnn", "pr_cnn_fine", "joined_average")],
+    + [("joined", other) for other in ("cnn_aug", "cnn_gap", "st_cnn", "pr_cnn_fine", "joined_average")]
+    + [("joined_aug", other) for other in ("cnn_aug", "cnn_gap", "st_cnn", "joined")],
     curves=CURVES,
     command="patchreorder run table2_grocery --data DIR",
     trains_once=True,

@@ -113,7 +113,8 @@ def test_the_smoke_form_gives_one_whole_row_for_every_cell(smoke, name):
     wanted = [cell for cell, *_ in spec.cells(recipe, setting="smoke")]
     assert outcome == spec.Outcome(wanted, [], [])
     tried = recipe.settings["smoke"].rows or [row.name for row in recipe.rows]
-    assert {(cell.row, cell.column) for cell in wanted} == {(row, c.name) for row in tried for c in recipe.columns}
+    meant = {row.name: row.columns or [column.name for column in recipe.columns] for row in recipe.rows}
+    assert {(cell.row, cell.column) for cell in wanted} == {(row, column) for row in tried for column in meant[row]}
     assert [row.cell for row in rows] == wanted
     written = lines(out, name)
     assert len(written) == len(wanted)

@@ -70,6 +70,7 @@ ROWS = (
         name="cnn_aug",
         title="CNN-Data-Aug",
         model="cnn",
+        columns=("T",),  # for the row above to be compared with
         about=f"training digits turned by up to {SWAY} degrees more and scaled by up to {SWAY} %; today's choice",
     ),
     Row(name="cnn_gap", title="CNN, global average", model="cnn_gap", about="average over all places; today's choice"),

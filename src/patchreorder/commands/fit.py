@@ -16,7 +16,7 @@ def fit(
     data: Path,
     model: str = "alexnet",
     weights: Path | None = None,
-    reorder: str = "pool5:grid=pixels",
+    reorder: str = "conv1+conv2+conv3+conv4+conv5:ranked:quantiles=8,centre=true",
     width: int = 512,
     epochs: float = 20.0,
     lr: float = 0.005,
@@ -35,7 +35,8 @@ def fit(
         model: alexnet.
         weights: file with the ImageNet-trained convolutions (.safetensors, .pth); fetched once and cached without it.
         reorder: where and how: conv1 to conv5, pool5 or input, and a layer of the family: pool5:ranked:quantiles=16,
-            conv5:align or conv5:reorder:grid=2,levels=2; without a name it is reorder, as in pool5:grid=pixels.
+            conv5:align or conv5:reorder:grid=2,levels=2; without a name it is reorder, as in pool5:grid=pixels. Several
+            convolutions are joined by a layer that leaves numbers; the default did best on groceries (Table 2).
         width: of the two hidden layers.
         epochs: passes over the photographs.
         lr: the highest learning rate.

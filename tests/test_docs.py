@@ -105,7 +105,7 @@ GLANCE_ROWS = {
     "the paper's layer: coarse patches": ("pr_cnn", "pr_cnn", "pr_cnn", "alexnet_pr"),
     "ours: every pixel, `reorder`": ("pr_cnn_fine", "fine", "pr_cnn_fine", "alexnet_ranked"),
     "ours: five layers sorted, `ranked`": ("", "", "joined", ""),
-    "ours: `pose` at the input": ("", "pose", "", ""),
+    "ours: `pose` at the input": ("straight", "pose", "", ""),
     "ours: `ranked` averages": ("", "", "", "alexnet_weighted"),
 }
 

@@ -101,10 +101,11 @@ GLANCE_ROWS = {
     "CNN": ("cnn", "cnn", "cnn", "alexnet_flatten"),
     "spatial transformer": ("st_cnn", "st_cnn", "st_cnn", ""),
     "global average": ("cnn_gap", "cnn_gap", "cnn_gap", "alexnet_gap"),
-    "training images turned and shifted too": ("", "", "cnn_aug", ""),
+    "CNN, training images turned and shifted too": ("", "", "cnn_aug", ""),
     "the paper's layer: coarse patches": ("pr_cnn", "pr_cnn", "pr_cnn", "alexnet_pr"),
     "ours: every pixel, `reorder`": ("pr_cnn_fine", "fine", "pr_cnn_fine", "alexnet_ranked"),
     "ours: five layers sorted, `ranked`": ("", "", "joined", ""),
+    "the same, training images turned and shifted too": ("", "", "joined_aug", ""),
     "ours: `pose` at the input": ("straight", "pose", "", ""),
     "ours: `ranked` averages": ("", "", "", "alexnet_weighted"),
 }

@@ -303,6 +303,16 @@ def test_a_figure_says_what_it_shows(tmp_path):
     assert strokes == {figures.PALETTE[1], figures.PALETTE[2]}  # by the place among all rows: FCN is not here
 
 
+def test_lines_of_one_figure_differ():
+    styles = list(zip(figures.PALETTE, figures.DASHES, figures.MARKS, strict=True))
+    assert len(set(styles)) == len(styles) == len(set(figures.PALETTE))
+    for name in recipes.NAMES:
+        recipe = recipes.load(name)
+        if recipe.figure.get("kind") == "lines":
+            drawn = recipe.columns if recipe.figure.get("panels") == "rows" else recipe.rows
+            assert len(drawn) <= len(styles), name
+
+
 def test_lines_lie_where_their_numbers_are(tmp_path):
     """Equal numbers lie at equal heights, larger ones above: PR-CNN's line is one above the CNN's."""
     (drawing,) = figures.drawings(lines_of(tmp_path))

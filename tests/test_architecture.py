@@ -17,6 +17,7 @@ LINES = [
     ["advice"],
     ["surgery", "trial"],
     ["named"],
+    ["unrolling"],
     ["posing"],
     ["module", "pooling", "alignment", "orientation"],
     ["functional", "cycles"],

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .posing import align_pose as align_pose
     from .surgery import insert_after as insert_after
     from .surgery import remove_after as remove_after
+    from .unrolling import Unroll as Unroll
+    from .unrolling import unroll as unroll
 
 _HOMES = {
     "patch_reorder": "functional",
@@ -30,6 +32,7 @@ _HOMES = {
     "PoseAlign": "posing",
     "RankedPool": "pooling",
     "ShiftAlign": "alignment",
+    "Unroll": "unrolling",
     "advise": "advice",
     "align_pose": "posing",
     "align_shift": "alignment",
@@ -40,6 +43,7 @@ _HOMES = {
     "ranked_pool": "pooling",
     "remove_after": "surgery",
     "reorder_orientations": "orientation",
+    "unroll": "unrolling",
 }
 __all__ = [
     "OrientationReorder",
@@ -47,6 +51,7 @@ __all__ = [
     "PoseAlign",
     "RankedPool",
     "ShiftAlign",
+    "Unroll",
     "advise",
     "align_pose",
     "align_shift",
@@ -59,6 +64,7 @@ __all__ = [
     "remove_after",
     "reorder_orientations",
     "undo_reorder",
+    "unroll",
 ]
 __version__ = "0.1.0"
 

@@ -12,8 +12,9 @@ from .module import PatchReorder
 from .orientation import OrientationReorder
 from .pooling import RankedPool
 from .posing import PoseAlign
+from .unrolling import Unroll
 
-FAMILY = (PatchReorder, RankedPool, ShiftAlign, PoseAlign, OrientationReorder)
+FAMILY = (PatchReorder, RankedPool, ShiftAlign, PoseAlign, OrientationReorder, Unroll)
 
 
 class Option(NamedTuple):
@@ -70,20 +71,34 @@ MEMBERS: Mapping[str, Member] = {
             "jitter": NUMBER,
             "tilt": POWER,
             "zoom": POWER,
+            "bend": POWER,
             "size": NUMBER,
         },
     ),
     "orient": Member(
         OrientationReorder, {"orientations": NUMBER, "energy": ENERGY, "per_channel": YES_NO, "turn": YES_NO}
     ),
+    "unroll": Member(
+        Unroll,
+        {
+            "radii": NUMBER,
+            "angles": NUMBER,
+            "reach": POWER,
+            "about": Option((str,), "middle|centroid"),
+            "energy": ENERGY,
+            "jitter": POWER,
+            "zoom": POWER,
+        },
+    ),
 }
 
 
 def create_layer(text: str) -> nn.Module:
-    """The layer that a text such as `ranked:keep=9,smooth=3` names: `reorder`, `ranked`, `align`, `pose` or `orient`.
+    """The layer that a text such as `ranked:keep=9,smooth=3` names.
 
-    They are `PatchReorder`, `RankedPool`, `ShiftAlign`, `PoseAlign` and `OrientationReorder`; options are their
-    arguments, and those left out have their defaults, but `reorder` without a grid is `grid=pixels`.
+    `reorder`, `ranked`, `align`, `pose`, `orient` and `unroll` are `PatchReorder`, `RankedPool`, `ShiftAlign`,
+    `PoseAlign`, `OrientationReorder` and `Unroll`; options are their arguments, and those left out have their defaults,
+    but `reorder` without a grid is `grid=pixels`.
 
     Raises:
         ValueError: there is no such layer or option, or a value is out of range.

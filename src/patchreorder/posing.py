@@ -22,8 +22,10 @@ Ends = Literal["heavier", "nearest"]
 By = Literal["turn", "shear"]
 ENDS = ("heavier", "nearest")
 WAYS = ("turn", "shear")
+SWAYS = ("jitter", "tilt", "zoom", "bend")  # of training mode only
 ROUND = 1e-6  # of the moments: a smaller difference between the two axes is none
 STEEPEST = 1.0  # slant that is taken out, in pixels a row
+KNOTS = 5  # places a side that move by themselves when an image is bent; between them it bends smoothly
 
 
 def align_pose(
@@ -78,10 +80,11 @@ def _pose(
     jitter: int = 0,
     tilt: float = 0.0,
     zoom: float = 0.0,
+    bend: float = 0.0,
 ) -> Tensor:
     """`align_pose`, but each image ends a little beside its pose, at random (see `PoseAlign`)."""
     check_maps("x", x)
-    _check(energy, ends, by, size, jitter, tilt, zoom)
+    _check(energy, ends, by, size, jitter, tilt, zoom, bend)
     maps = align_shift(x.unsqueeze(0) if x.dim() == 3 else x, energy=energy)
     wide = maps.float() if maps.dtype in (torch.float16, torch.bfloat16) else maps
     rolled = wide if size is None else middle(wide, size)
@@ -90,16 +93,25 @@ def _pose(
         pose = _swayed(pose, tilt, zoom)
     moved = torch.randint(-jitter, jitter + 1, (2, len(wide), 1, 1), device=x.device) if jitter else (0, 0)
     grid = _grid(pose, wide, rolled, moved)
+    if bend:
+        grid = grid + _bent(grid, wide, bend)
     z = F.grid_sample(wide, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     z = torch.where(pose.whole, z, rolled).to(x.dtype)
     if x.dim() == 3:
         return z.squeeze(0)
     # grid_sample answers in rows of one channel, whatever the layout of x.
-    return z.contiguous(memory_format=torch.channels_last) if _in_pixels(x) else z
+    return z.contiguous(memory_format=torch.channels_last) if in_pixels(x) else z
 
 
 def _check(
-    energy: str, ends: str, by: str, size: int | None, jitter: int = 0, tilt: float = 0.0, zoom: float = 0.0
+    energy: str,
+    ends: str,
+    by: str,
+    size: int | None,
+    jitter: int = 0,
+    tilt: float = 0.0,
+    zoom: float = 0.0,
+    bend: float = 0.0,
 ) -> None:
     check_shift(energy, jitter)
     check_size(size)
@@ -107,14 +119,16 @@ def _check(
         raise ValueError(f"ends ({ends!r}) must be one of {', '.join(ENDS)}")
     if by not in WAYS:
         raise ValueError(f"by ({by!r}) must be one of {', '.join(WAYS)}")
-    for name, value, most, what in (("tilt", tilt, 180, "degrees"), ("zoom", zoom, 1, "a part, such as 0.1")):
+    swaying = ("tilt", tilt, 180, "degrees"), ("zoom", zoom, 1, "a part, such as 0.1"), ("bend", bend, 100, "pixels")
+    for name, value, most, what in swaying:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{name} ({value!r}) must be a number, {what}")
         if not 0 <= value <= most:
             raise ValueError(f"{name} ({value}) must be from 0 (none) to {most}, {what}")
 
 
-def _in_pixels(x: Tensor) -> bool:
+def in_pixels(x: Tensor) -> bool:
+    """Whether maps lie in memory pixel by pixel, with all channels of one together."""
     return x.shape[1] > 1 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -138,12 +152,8 @@ class _Pose(NamedTuple):
 def _found(x: Tensor, energy: Energy, ends: Ends, by: By) -> _Pose:
     """The pose of every image, by the moments of its energy."""
     height, width = x.shape[2:]
-    e = x.abs() if energy == "l1" else x * x
-    e = e.sum(1, dtype=torch.float64)  # b h w
-    top = e.amax((1, 2), keepdim=True)
-    whole = top.isfinite() & (top > 0)
-    e = torch.where(whole, e / torch.where(whole, top, 1.0), 0.0)
-    down, right = (_from_middle(side, x.device) for side in (height, width))
+    e, whole = energies(x, energy)
+    down, right = (from_middle(side, x.device) for side in (height, width))
     # All moments up to the third about the middle, [i][j] that of down ** i * right ** j; then about the centroid.
     moments = _powers(down).T @ (e @ _powers(right))
     ((m, m01, m02, m03), (m10, m11, m12, _), (m20, m21, _, _), (m30, _, _, _)) = (
@@ -188,6 +198,14 @@ def _swayed(pose: _Pose, tilt: float, zoom: float) -> _Pose:
     )
 
 
+def _bent(grid: Tensor, given: Tensor, bend: float) -> Tensor:
+    """By how much a grid is to be bent: KNOTS x KNOTS places move by up to `bend` pixels each way, at random."""
+    knots = torch.rand(len(grid), 2, KNOTS, KNOTS, dtype=grid.dtype, device=grid.device) * 2 - 1
+    smooth = F.interpolate(knots, size=grid.shape[1:3], mode="bicubic", align_corners=True)
+    right, down = smooth.unbind(1)
+    return torch.stack([right * (2 * bend / given.shape[3]), down * (2 * bend / given.shape[2])], dim=3)
+
+
 def _grid(pose: _Pose, given: Tensor, wanted: Tensor, moved: Tensor | tuple[int, int] = (0, 0)) -> Tensor:
     """Where each pixel of the maps that are wanted reads in those that are given, (b, h, w, 2), for `F.grid_sample`.
 
@@ -195,7 +213,7 @@ def _grid(pose: _Pose, given: Tensor, wanted: Tensor, moved: Tensor | tuple[int,
     """
     narrow = (each.to(given.dtype).view(-1, 1, 1) for each in pose[:6])
     down, right, below_down, below_right, next_down, next_right = narrow
-    rows, columns = (_from_middle(side, given.device).to(given.dtype) for side in wanted.shape[2:])
+    rows, columns = (from_middle(side, given.device).to(given.dtype) for side in wanted.shape[2:])
     if pose.whole_rows:
         rows = rows - rows[wanted.shape[2] // 2]
     rows, columns = rows.view(1, -1, 1) - moved[0], columns.view(1, 1, -1) - moved[1]
@@ -204,7 +222,18 @@ def _grid(pose: _Pose, given: Tensor, wanted: Tensor, moved: Tensor | tuple[int,
     return torch.stack([from_left * (2 / given.shape[3]), from_top * (2 / given.shape[2])], dim=3)
 
 
-def _from_middle(side: int, device: torch.device) -> Tensor:
+def energies(x: Tensor, energy: Energy) -> tuple[Tensor, Tensor]:
+    """The energy of every pixel over all channels, (b, h, w) float64, the largest of an image being 1; and of which
+    images, (b, 1, 1): an image without energy, or with one that is not finite, has only zeros.
+    """
+    e = x.abs() if energy == "l1" else x * x
+    e = e.sum(1, dtype=torch.float64)  # b h w
+    top = e.amax((1, 2), keepdim=True)
+    whole = top.isfinite() & (top > 0)
+    return torch.where(whole, e / torch.where(whole, top, 1.0), 0.0), whole
+
+
+def from_middle(side: int, device: torch.device) -> Tensor:
     """Of every row (or column) how far it is from the middle."""
     return torch.arange(side, dtype=torch.float64, device=device) - (side - 1) / 2
 
@@ -233,6 +262,8 @@ class PoseAlign(nn.Module):
         tilt: in training mode every image is turned on by up to so many degrees, either way, at random: what follows
             learns how far a pose can be off. In eval mode nothing is random.
         zoom: in training mode every image is made larger or smaller, by a factor of up to 1 + zoom, at random.
+        bend: in training mode every image is bent smoothly, at random: 5x5 places move by up to so many pixels, down and
+            right, and what is between them follows, as handwriting differs from hand to hand.
         size: leave the middle size x size pixels only (see `ShiftAlign`).
 
     Raises:
@@ -253,24 +284,25 @@ class PoseAlign(nn.Module):
         size: int | None = None,
         tilt: float = 0.0,
         zoom: float = 0.0,
+        bend: float = 0.0,
     ) -> None:
         super().__init__()
-        _check(energy, ends, by, size, jitter, tilt, zoom)
+        _check(energy, ends, by, size, jitter, tilt, zoom, bend)
         self.energy: Energy = energy
         self.ends: Ends = ends
         self.by: By = by
         self.jitter = jitter
         self.size = size
-        self.tilt, self.zoom = tilt, zoom
+        self.tilt, self.zoom, self.bend = tilt, zoom, bend
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and (self.jitter or self.tilt or self.zoom):
-            how = self.energy, self.ends, self.by, self.size
-            return _pose(x, *how, jitter=self.jitter, tilt=self.tilt, zoom=self.zoom)
+        sway = {name: getattr(self, name) for name in SWAYS}
+        if self.training and any(sway.values()):
+            return _pose(x, self.energy, self.ends, self.by, self.size, **sway)
         return align_pose(x, energy=self.energy, ends=self.ends, by=self.by, size=self.size)
 
     def extra_repr(self) -> str:
         way = f"ends={self.ends!r}" if self.by == "turn" else f"by={self.by!r}"
-        others = [f", {name}={getattr(self, name)}" for name in ("jitter", "tilt", "zoom") if getattr(self, name)]
+        others = [f", {name}={getattr(self, name)}" for name in SWAYS if getattr(self, name)]
         size = f", size={self.size}" if self.size is not None else ""
         return f"energy={self.energy!r}, {way}{''.join(others)}{size}"

@@ -7,6 +7,7 @@ round up as Caffe's do (42x42 ends in 6x6). Everything else is a change of it:
 - ST-CNN adds a localisation network of about 11,000 parameters (5 %) and leaves the CNN as it is.
 - FCN, the global pools and the C4 and C8 networks are of another shape: the width of their last hidden layers is chosen
   so that the count comes nearest to the CNN's on the same images.
+- The unrolled CNN has the same filters on rings; its classifier sees as many directions as are left (2 % more on R).
 - Other layers of the family at a place of PR-CNN (`layer`) keep the convolutions; the classifier gets what they leave
   of a map, so `ranked:quantiles=16` after the pool has 12,800 parameters fewer on 42x42. In the C4 and C8
   networks the width follows.
@@ -25,6 +26,7 @@ from torch import nn
 from patchreorder.functional import Energy, Grid, Settings
 from patchreorder.named import create_layer
 from patchreorder.orientation import OrientationReorder
+from patchreorder.unrolling import Unroll
 
 from .blur_pool import MaxBlurPool2d
 from .group_conv import GroupConv2d, GroupLift2d, OrientationMax
@@ -32,6 +34,7 @@ from .placing import chosen, place_layer
 from .rotation_conv import RotationConv2d
 from .spatial_transformer import Localisation, SpatialTransformer
 from .thin_conv import ThinConv2d
+from .turns import TurnClassifier, Wrap
 
 SIZES = {"mnist": 28, "mnist-r": 28, "mnist-t": 42, "mnist-rts": 42, "mnist-c": 42, "mnist-cr": 42}
 SIZES |= {"mnist-r-aug": 28, "mnist-t-aug": 42}
@@ -39,6 +42,7 @@ CLASSES = 10
 SMALLEST = 21  # images: their second convolution still has a place
 FILTERS = 64
 PLACES = ("conv", "relu", "pool", "input", "conv1")
+UNROLLED = "unroll:radii=22,angles=48,reach=13"
 GROUP_PLACES = ("orientation", "pool", "input")
 
 
@@ -177,6 +181,35 @@ def c8_cnn(size: int, *, layer: str | None = None, place: str = "orientation", f
     return _turning(size, 8, layer, place, first)
 
 
+def unrolled_cnn(size: int, *, layer: str = UNROLLED, any_turn: bool = False) -> nn.Module:
+    """The CNN on the unrolled image, with convolutions that wrap around, and one classifier for all turns.
+
+    `layer` says how to unroll (see `Unroll`); `any_turn` forgets how things lie altogether (see `TurnClassifier`).
+    The second pool halves the directions only.
+    """
+    made = create_layer(layer)
+    if not isinstance(made, Unroll):
+        raise ValueError(f"layer ({layer!r}) must be unroll, such as {UNROLLED}")
+    radii, angles, _ = made.rings.for_maps(size, size)
+    rings, turns = (radii - 8 + 1) // 2 - 6, (angles + 1) // 2
+    if rings < 1 or turns < 4:
+        raise ValueError(f"layer ({layer!r}) leaves {radii}x{angles}, the CNN needs 21 radii and 7 angles or more")
+    turns = (turns + 1) // 2
+    return nn.Sequential(
+        OrderedDict(
+            reorder=made,
+            wrap1=Wrap(4),
+            conv1=nn.Conv2d(1, FILTERS, 9),
+            **_pooled(1),
+            wrap2=Wrap(3),
+            conv2=nn.Conv2d(FILTERS, FILTERS, 7),
+            pool2=nn.MaxPool2d((1, 2), (1, 2), ceil_mode=True),
+            relu2=nn.ReLU(),
+            classifier=TurnClassifier(FILTERS * rings, turns, classes=CLASSES, any_turn=any_turn),
+        )
+    )
+
+
 def _turning(size: int, orientations: int, layer: str | None, place: str, first: str | None) -> nn.Module:
     if place not in GROUP_PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(GROUP_PLACES)}")
@@ -232,6 +265,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "cnn_blur": cnn_blur,
     "c4_cnn": c4_cnn,
     "c8_cnn": c8_cnn,
+    "unrolled_cnn": unrolled_cnn,
 }
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from patchreorder.engine.train import Training
+from patchreorder.models.mnist import UNROLLED
 
 from . import ablations, table1
 from .classification import changed
@@ -24,6 +25,11 @@ def _cnn(name: str, title: str, about: str, layer: str, place: str) -> Row:
 
 def _c4(name: str, title: str, about: str, **options: Any) -> Row:
     return Row(name=name, title=title, about=about, model="c4_cnn", options=options)
+
+
+def _rings(name: str, title: str, about: str, layer: str) -> Row:
+    # The digits of R are turned about the middle; those of T are anywhere.
+    return Row(name=name, title=title, about=about, model="unrolled_cnn", options={"layer": layer}, columns=("R",))
 
 
 ROWS = (
@@ -50,11 +56,21 @@ ROWS = (
         table1.STRAIGHT,
         "input",
     ),
+    _cnn(
+        "bend1",
+        "straightened, bent by 1",
+        "the same, and bent",
+        table1.STRAIGHT.replace(",size", ",bend=1,size"),
+        "input",
+    ),
+    _cnn("bend", "straightened, bent by 2", "the same, and bent more", table1.BENT, "input"),
     _cnn("align_maps", "aligned maps", "the maps' centroid rolled to the middle, before the pool", "align", "relu"),
     _cnn(
         "pose", "posed", "the image moved and turned: centroid in the middle, principal axis upright", "pose", "input"
     ),
     _cnn("pose_nearest", "posed, nearest", "the same by the smaller turn", "pose:ends=nearest", "input"),
+    _rings("unroll", "unrolled", "rings about the middle, one classifier for all turns", UNROLLED),
+    _rings("unroll_sway", "unrolled, swayed", "the same, off the middle and scaled a little in training", table1.RINGS),
     _c4("c4", "C4", "group convolutions of quarter turns, the strongest orientation at every place"),
     _c4("orient", "C4, oriented", "the strongest orientation of all to the front, maps turned back", layer="orient"),
     _c4(

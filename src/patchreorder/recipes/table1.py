@@ -18,12 +18,15 @@ from typing import Any
 
 from patchreorder.data.datasets import SWAY
 from patchreorder.engine.train import Training
+from patchreorder.models.mnist import UNROLLED
 
 from .classification import changed
 from .digits import CURVES, OneTraining, Plan, measure, parameters
 from .spec import Column, Recipe, Row, Setting
 
 STRAIGHT = f"pose:by=shear,jitter=2,tilt={SWAY},zoom={SWAY / 100},size=28"
+BENT = STRAIGHT.replace(",size", ",bend=2,size")
+RINGS = f"{UNROLLED},jitter=1,zoom={SWAY / 100}"
 ROWS = (
     Row(name="fcn", title="FCN", model="fcn", about="two fully connected hidden layers"),
     Row(name="cnn", title="CNN", model="cnn", about="9x9, pool, 7x7, pool, classifier; 64 filters"),

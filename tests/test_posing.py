@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from patchreorder import PoseAlign, ShiftAlign, align_pose, align_shift, create_layer
 from patchreorder.data.grids import posed
@@ -252,6 +253,27 @@ def test_tilt_and_zoom_sway_in_training_only():
     assert repr(create_layer("pose:tilt=15,zoom=0.2")) == "PoseAlign(energy='l1', ends='heavier', tilt=15, zoom=0.2)"
 
 
+def test_bending_moves_places_smoothly_in_training_only():
+    """An image whose channels say where a pixel came from: they tell how far it moved, and its neighbours alike."""
+    rows = torch.arange(1.0, 42.0)
+    x = torch.stack([rows.view(-1, 1).expand(41, 41), rows.view(1, -1).expand(41, 41)]).expand(50, 2, -1, -1)
+    x = F.pad(x, (20, 20, 20, 20))
+    still = align_pose(x, by="shear", size=21)
+    layer = PoseAlign(by="shear", bend=2, size=21)
+    assert torch.equal(layer.eval()(x), still)
+    torch.manual_seed(0)
+    moved = layer.train()(x) - still
+    assert 1.9 < moved.abs().max() < 3  # cubic between the places, and so a little beyond
+    assert moved.mean().abs() < 0.1
+    assert moved.std() > 0.5
+    assert moved.diff(dim=2).abs().max() < 1.2
+    assert not torch.allclose(moved[0], moved[1], atol=0.1)
+    assert torch.corrcoef(moved.flatten(2).transpose(0, 1).flatten(1))[0, 1].abs() < 0.1  # down says nothing of right
+    torch.manual_seed(0)
+    assert torch.equal(torch.fx.symbolic_trace(layer)(x) - still, moved)
+    assert repr(create_layer("pose:bend=1.5")) == "PoseAlign(energy='l1', ends='heavier', bend=1.5)"
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_size_leaves_the_middle(layout):
     x = torch.cat([thing(32, angle=angle, down=5, right=-4).expand(-1, 2, -1, -1) for angle in (10, 50, 130)])
@@ -280,7 +302,12 @@ def test_bad_arguments_are_named():
     for jitter, error in ((-1, ValueError), (1.5, TypeError)):
         with pytest.raises(error, match=rf"jitter \({jitter}\)"):
             PoseAlign(jitter=jitter)
-    for name, value, error in (("tilt", -1, ValueError), ("tilt", True, TypeError), ("zoom", 1.5, ValueError)):
+    for name, value, error in (
+        ("tilt", -1, ValueError),
+        ("tilt", True, TypeError),
+        ("zoom", 1.5, ValueError),
+        ("bend", -1, ValueError),
+    ):
         with pytest.raises(error, match=rf"{name} \({value}\) must be"):
             PoseAlign(**{name: value})
     for size, error in ((0, ValueError), (1.5, TypeError)):

@@ -197,7 +197,7 @@ def test_bad_arguments_are_named():
         unroll(torch.ones(1, 1, 0, 2))
     with pytest.raises(TypeError, match="int64"):
         unroll(torch.ones(1, 1, 4, 4, dtype=torch.int64))
-    with pytest.raises(ValueError, match="about=middle|centroid"):
+    with pytest.raises(ValueError, match=r"about=middle\|centroid"):
         create_layer("unroll:centre=middle")
 
 

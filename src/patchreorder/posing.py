@@ -262,8 +262,8 @@ class PoseAlign(nn.Module):
         tilt: in training mode every image is turned on by up to so many degrees, either way, at random: what follows
             learns how far a pose can be off. In eval mode nothing is random.
         zoom: in training mode every image is made larger or smaller, by a factor of up to 1 + zoom, at random.
-        bend: in training mode every image is bent smoothly, at random: 5x5 places move by up to so many pixels, down and
-            right, and what is between them follows, as handwriting differs from hand to hand.
+        bend: in training mode every image is bent smoothly, at random: 5x5 places move by up to so many pixels, down
+            and right, and what is between them follows, as handwriting differs from hand to hand.
         size: leave the middle size x size pixels only (see `ShiftAlign`).
 
     Raises:

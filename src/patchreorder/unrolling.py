@@ -40,15 +40,15 @@ class Rings(NamedTuple):
         for name, value in found.items():
             if value is not None and value < 1:
                 raise ValueError(f"{name} ({value}) must be 1 or more")
-        for name, most in (("reach", math.inf), ("jitter", math.inf), ("zoom", 1.0)):
+        for name, least in (("reach", "more than 0"), ("jitter", "0 (none) or more"), ("zoom", "from 0 (none) to 1")):
             value = getattr(self, name)
-            if value is None:
+            if value is None and name == "reach":
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{name} ({value!r}) must be a number{'' if name == 'zoom' else ' of pixels'}")
-            if not (0 < value if name == "reach" else 0 <= value) or not value <= most or math.isinf(value):
-                least = "more than 0" if name == "reach" else "0 (none) or more"
-                raise ValueError(f"{name} ({value}) must be {least}{', and at most 1' if name == 'zoom' else ''}")
+                raise TypeError(f"{name} ({value!r}) must be a number")
+            right = value > 0 if name == "reach" else 0 <= value <= (1 if name == "zoom" else math.inf)
+            if not right or math.isinf(value):
+                raise ValueError(f"{name} ({value}) must be {least}{'' if name == 'zoom' else ' pixels'}")
         if self.about not in CENTRES:
             raise ValueError(f"about ({self.about!r}) must be one of {', '.join(CENTRES)}")
         if self.energy not in ("l1", "l2"):
@@ -149,12 +149,13 @@ def _centre(x: Tensor, rings: Rings) -> tuple[Tensor, Tensor]:
         return none, none
     e, whole = energies(x, rings.energy)
     total = torch.where(whole, e.sum((1, 2), keepdim=True), 1.0).flatten()
-    places = (from_middle(side, x.device) for side in x.shape[2:])
-    middles = (from_middle(side, x.device)[side // 2] for side in x.shape[2:])  # where `align_shift` brought it
-    return tuple(
-        torch.where(whole.flatten(), (e.sum(over) @ place) / total, middle)
-        for over, place, middle in zip((2, 1), places, middles, strict=True)
-    )
+
+    def along(over: int, side: int) -> Tensor:
+        place = from_middle(side, x.device)
+        # Without a centroid: the pixel that `align_shift` brought to side // 2.
+        return torch.where(whole.flatten(), (e.sum(over) @ place) / total, place[side // 2])
+
+    return along(2, x.shape[2]), along(1, x.shape[3])
 
 
 torch.fx.wrap("_unroll")

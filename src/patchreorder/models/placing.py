@@ -63,8 +63,8 @@ def place_layer(
     if left.dim() == 4:
         if left.shape[-2] != left.shape[-1]:
             raise ValueError(
-                f"layer ({text!r}) leaves maps of {left.shape[-2]}x{left.shape[-1]} at {place}, and what follows is made "
-                "for square ones: create_model('unrolled_cnn') is made for rings"
+                f"layer ({text!r}) leaves maps of {left.shape[-2]}x{left.shape[-1]} at {place}, and what follows is "
+                "made for square ones: create_model('unrolled_cnn') is made for rings"
             )
         if left.shape[-1] != side and not any_side:
             raise ValueError(

@@ -10,11 +10,18 @@ from patchreorder.engine.train import Training
 from . import family, table1
 from .classification import changed
 from .digits import CURVES, OneTraining, measure, parameters
-from .spec import Column, Recipe, Setting
+from .spec import Column, Recipe, Row, Setting
 
 ROWS = (
     *(row for row in table1.ROWS if row.name in ("cnn", "st_cnn", "pr_cnn", "cnn_gap")),
     *(row for row in family.ROWS if row.name in ("fine", "align", "pose", "align_orient")),
+    Row(
+        name="unrolled",
+        title="unrolled",
+        model="unrolled_cnn",
+        options={"layer": f"{table1.RINGS},about=centroid", "any_turn": True},
+        about="read in rings about the centroid, one classifier for all turns, which knows none from another",
+    ),
 )
 COLUMNS = (
     Column(name="Ori", title="Ori", dataset="mnist-c", about="upright, in the middle of a 42x42 canvas"),
@@ -53,7 +60,7 @@ RECIPE = Recipe(
     measure=measure,
     parameters=parameters,
     change=changed,
-    compare=[(row.name, "cnn") for row in ROWS if row.name != "cnn"] + [("pose", "align")],
+    compare=[(row.name, "cnn") for row in ROWS if row.name != "cnn"] + [("pose", "align"), ("unrolled", "pose")],
     curves=CURVES,
     figure={"kind": "lines", "curve": "error by angle", "n": "test digits, the first 2,000 in the curve"},
     trains_once=True,

@@ -78,7 +78,7 @@ ROWS = (
         about="the same, and in training bent as well; ours",
     ),
     Row(
-        name="unrolled",
+        name="unrolled_cnn",
         title="CNN, unrolled",
         model="unrolled_cnn",
         options={"layer": RINGS},
@@ -108,7 +108,7 @@ PAPER = {
     "st_cnn": {"R": 0.8, "T": 0.8},
     "pr_cnn": {"R": 0.8, "T": 0.7},
 }
-MAIN = ("cnn", "st_cnn", "pr_cnn", "pr_cnn_fine", "straight", "bent", "unrolled")  # three seeds
+MAIN = ("cnn", "st_cnn", "pr_cnn", "pr_cnn_fine", "straight", "bent", "unrolled_cnn")  # three seeds
 
 
 def _paper(row: str, column: str) -> Plan:
@@ -211,7 +211,7 @@ RECIPE = Recipe(
         ("straight", "st_cnn"),
         ("straight", "cnn_aug"),
         *(("bent", other) for other in ("cnn", "st_cnn", "straight", "cnn_aug")),
-        *(("unrolled", other) for other in ("cnn", "st_cnn", "st_cnn_affine", "cnn_aug")),
+        *(("unrolled_cnn", other) for other in ("cnn", "st_cnn", "st_cnn_affine", "cnn_aug")),
         ("pixels", "cnn"),
         ("pixels", "st_cnn"),
         *((row, "cnn") for row in ("si_cnn", "st_cnn_affine", "cnn_aug", "cnn_gap", "cnn_gmp", "cnn_blur", "c4_cnn")),

@@ -114,6 +114,33 @@ def test_a_row_holds_the_score_of_every_query(photos, tmp_path):
     assert len(rows) == 2
 
 
+def test_every_seed_draws_turns_and_shifts_of_its_own(photos, tmp_path):
+    recipe = dataclasses.replace(
+        TABLE3,
+        settings={
+            "draws": dataclasses.replace(
+                TABLE3.settings["draws"], plan=lambda row, column: retrieval.Drawn(generated=True)
+            ),
+            "smoke": TABLE3.settings["smoke"],
+        },
+    )
+    seen: dict[int, list[bytes]] = {}
+    measure = retrieval.Measure()
+
+    def watched(job):
+        (images,) = measure.galleries(job)
+        seen[job.cell.seed] = [image.numpy().tobytes() for image in images.batch(torch.arange(12))[0]]
+        return measure(job)
+
+    recipe = dataclasses.replace(recipe, measure=watched)
+    spec.run(recipe, out=tmp_path, data=photos, setting="draws", rows=["alexnet_gap"], columns=["T"], seeds=[0, 1, 2])
+    assert all(len({drawn[place] for drawn in seen.values()}) == 3 for place in range(12))
+    shown = UKBench.open(photos, view="T").batch(torch.arange(12))[0]
+    assert seen[0] == [image.numpy().tobytes() for image in shown]  # the first draw is that of all other settings
+    assert len(measure.maps) == 3
+    assert tuple(TABLE3.settings["draws"].seeds("alexnet_gap")) == tuple(range(8))
+
+
 def test_maps_are_computed_once_for_rows_that_share_them(photos, monkeypatch):
     computed = []
     whole = retrieval.answers

@@ -46,9 +46,10 @@ def run(
             fig_layers_imagenet.
         setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download); candidates
             are layers past the paper's to choose among, with --split validation, and views those of table3 on made
-            views of one photograph each; wide is with fc6 and fc7 of 4096, trained is table3 with those layers, chance
-            is fig_redundancy of random weights. Figures also have those that name the networks: trained (table1's),
-            cifar10, grocery, mnist_r, mnist_t, and posed, where digits are turned or shifted before.
+            views of one photograph each; wide is with fc6 and fc7 of 4096, trained is table3 with those layers, draws
+            is table3 with eight draws of turns and shifts, chance is fig_redundancy of random weights. Figures also
+            have those that name the networks: trained (table1's), cifar10, grocery, mnist_r, mnist_t, and posed, where
+            digits are turned or shifted before.
         rows: the networks; all those of the setting by default.
         columns: the data sets; all by default.
         seeds: by default those of the setting.

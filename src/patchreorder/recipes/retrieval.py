@@ -59,6 +59,17 @@ class Viewed(Plan):
     photographs: int = 250
 
 
+@dataclass(frozen=True, kw_only=True)
+class Drawn(Plan):
+    """The same with turns and shifts that the cell's seed draws, where other plans have one draw for all.
+
+    Args:
+        by_seed: says so in the hash.
+    """
+
+    by_seed: bool = True
+
+
 def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
     """The plan with another number of groups, or another layer."""
     for name, value in change.items():
@@ -130,7 +141,8 @@ class Measure:
             first = model.maps(model_input(images.batch(torch.tensor([0]))[0], world.device))
         if len(images) * first.numel() > ROOM // 4:  # four columns
             return describe(model, images, world=world, report=report)
-        key = digest([repr(model.maps), fingerprint(model.maps)]), digest([images.view, images.names])
+        own = digest([images.view, images.photos.seed, images.names])
+        key = digest([repr(model.maps), fingerprint(model.maps)]), own
         if key not in self.maps:
             while sum(map(Tensor.numel, self.maps.values())) + len(images) * first.numel() > ROOM:
                 self.maps.pop(next(iter(self.maps)))
@@ -154,10 +166,10 @@ class Measure:
         for line in opened[0].remarks() if folder not in self.told else ():
             job.screen.say(line)
         self.told.add(folder)
-        seen = [
-            replace(images, view=job.column.dataset, photos=replace(images.photos, workers=job.means.workers))
-            for images in opened
-        ]
+        own: dict[str, Any] = {"workers": job.means.workers}
+        if isinstance(job.plan, Drawn):
+            own["seed"] = job.cell.seed
+        seen = [replace(images, view=job.column.dataset, photos=replace(images.photos, **own)) for images in opened]
         return seen if job.plan.groups is None else [images.first(job.plan.groups) for images in seen]
 
     def model(self, job: Job) -> Descriptor:

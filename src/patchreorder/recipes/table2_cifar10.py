@@ -37,15 +37,18 @@ ROWS = (
 )
 
 
-def _family(name: str, title: str, about: str, layer: str) -> Row:
-    return Row(name=name, title=title, about=about, model="cifar_pr", options={"layer": layer, "place": "conv5"})
+def _family(name: str, title: str, about: str, layer: str, place: str = "conv5") -> Row:
+    return Row(name=name, title=title, about=about, model="cifar_pr", options={"layer": layer, "place": place})
 
 
-# Layers past the paper's, to choose among on validation pictures; they stand for the last pool, on maps of 8x8.
+# Layers past the paper's, to choose among on validation pictures; they stand for the last pool, on maps of 8x8, or
+# behind it, on maps of 4x4.
 CANDIDATES = (
     _family("top16", "the 16 largest", "of conv5's 64 values", "ranked:keep=16"),
     _family("shares16", "16 shares", "means of 16 shares of conv5's sorted values", "ranked:quantiles=16"),
     _family("shares4", "4 shares", "means of 4 shares of conv5's sorted values", "ranked:quantiles=4"),
+    _family("centred16", "16 shares, centred", "less their means over channels", "ranked:quantiles=16,centre=true"),
+    _family("centred", "sorted, centred", "of pool5's sorted values, less their means", "ranked:centre=true", "pool5"),
     _family("windows2", "sorted 2x2 averages", "16 of them", "ranked:smooth=2,stride=2"),
 )
 COLUMNS = (

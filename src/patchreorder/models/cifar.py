@@ -6,6 +6,7 @@ multiply-adds an image. Normalised inside, as AlexNet; first weights after He et
 
 - PR has the same parameters: reordering has none.
 - Other layers of the family at a place of PR (`layer`): as with GAP where they leave other than 16 numbers of a map.
+- `filters` gives the last convolution more of them, and the connected layers so many parameters less.
 - ST adds a localisation network of 13,286 (2.4 %).
 - GAP pools the fifth convolution to 64 numbers; the width of its connected layers is chosen so that the count comes
   nearest to the CNN's.
@@ -61,13 +62,14 @@ def cifar_pr(
     descending: bool = True,
     place: str = "conv5",
     layer: str | None = None,
+    filters: int = FILTERS,
     dropout: float = 0.0,
 ) -> nn.Module:
     """The CNN with reordering after a convolution's ReLU ("conv1" to "conv5") or after the last pool ("pool5").
 
     `layer` puts another of the family there, or at the input behind the normalisation, by name (see `create_layer`).
     Where it leaves less than maps, as ranked does, it stands at conv5 instead of the pool, and the width of the
-    connected layers follows.
+    connected layers follows. `filters` is how many conv5 has.
     """
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
@@ -75,13 +77,13 @@ def cifar_pr(
     before = place not in ("conv5", "pool5")
     made, length, _ = chosen(layer, settings, usual, side=PLACES[place], place=place, before_convolutions=before)
     if place == "input":
-        return _network(dropout=dropout, first=made)
+        return _network(dropout=dropout, first=made, filters=filters)
     number = int(place[-1])
     behind: dict[str, nn.Module] = {**_pooled(5), "reorder": made}
     if place.startswith("conv"):
         behind = {f"relu{number}": nn.ReLU(), "reorder": made}
         behind |= {f"pool{number}": nn.MaxPool2d(2)} if number in POOLED and length is None else {}
-    return _network({number: behind}, inputs=FILTERS * (16 if length is None else length), dropout=dropout)
+    return _network({number: behind}, of_each=16 if length is None else length, dropout=dropout, filters=filters)
 
 
 def cifar_pr_fine(**options: Any) -> nn.Module:
@@ -94,9 +96,10 @@ def cifar_st(*, transform: str = "affine", dropout: float = 0.0) -> nn.Module:
     return _network(dropout=dropout, transform=transform)
 
 
-def cifar_gap(*, dropout: float = 0.0) -> nn.Module:
-    """The CNN with global average pooling instead of its last pool."""
-    return _network({5: {"relu5": nn.ReLU(), "pool5": nn.AdaptiveAvgPool2d(1)}}, inputs=FILTERS, dropout=dropout)
+def cifar_gap(*, filters: int = FILTERS, dropout: float = 0.0) -> nn.Module:
+    """The CNN with global average pooling instead of its last pool; `filters` is how many conv5 has."""
+    pooled = {"relu5": nn.ReLU(), "pool5": nn.AdaptiveAvgPool2d(1)}
+    return _network({5: pooled}, of_each=1, dropout=dropout, filters=filters)
 
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = {
@@ -111,16 +114,19 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 def _network(
     behind: Mapping[int, Mapping[str, nn.Module]] | None = None,
     *,
-    inputs: int = FILTERS * 4 * 4,
+    of_each: int = 4 * 4,
+    filters: int = FILTERS,
     dropout: float = 0.0,
     transform: str | None = None,
     first: nn.Module | None = None,
 ) -> nn.Sequential:
     """The CNN with other layers behind some of its convolutions, by their numbers, or one first.
 
-    fc6 gets `inputs` numbers.
+    fc6 gets `of_each` numbers of each of the last convolution's filters.
     """
-    width = _nearest(inputs)
+    if type(filters) is not int or filters < 1:
+        raise ValueError(f"filters ({filters!r}) must be 1 or more")
+    inputs, width = filters * of_each, _nearest(filters, of_each)
     usual = {k: _pooled(k) if k in POOLED else {f"relu{k}": nn.ReLU()} for k in range(1, 6)}
     after = {**usual, **(behind or {})}
     parts: dict[str, nn.Module] = {
@@ -132,7 +138,7 @@ def _network(
         **after[3],
         "conv4": nn.Conv2d(96, 96, 3, padding=1),
         **after[4],
-        "conv5": nn.Conv2d(96, FILTERS, 3, padding=1),
+        "conv5": nn.Conv2d(96, filters, 3, padding=1),
         **after[5],
         "flatten": nn.Flatten(),
         "fc6": nn.Linear(inputs, width),
@@ -158,11 +164,14 @@ def _pooled(number: int) -> Mapping[str, nn.Module]:
     return {f"pool{number}": nn.MaxPool2d(2), f"relu{number}": nn.ReLU()}
 
 
-def _nearest(inputs: int) -> int:
-    """The width of fc6 and fc7 with which they have as many parameters as the CNN's, as nearly as may be."""
+def _nearest(filters: int, of_each: int) -> int:
+    """The width of fc6 and fc7 with which they and conv5 have as many parameters as the CNN's, as nearly as may be."""
 
-    def count(inputs: int, width: int) -> int:
-        return (inputs + 1) * width + (width + 1) * width + (width + 1) * CLASSES
+    def count(filters: int, of_each: int, width: int) -> int:
+        connected = (filters * of_each + 1) * width + (width + 1) * width + (width + 1) * CLASSES
+        return (96 * 9 + 1) * filters + connected
 
-    wanted = count(FILTERS * 4 * 4, WIDTH)
-    return min(range(1, 1025), key=lambda width: abs(count(inputs, width) - wanted))
+    wanted = count(FILTERS, 4 * 4, WIDTH)
+    if count(filters, of_each, 1) > wanted:
+        raise ValueError(f"filters ({filters}) have more parameters than the whole CNN: give fewer")
+    return min(range(1, 1025), key=lambda width: abs(count(filters, of_each, width) - wanted))

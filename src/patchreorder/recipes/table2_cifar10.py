@@ -37,8 +37,9 @@ ROWS = (
 )
 
 
-def _family(name: str, title: str, about: str, layer: str, place: str = "conv5") -> Row:
-    return Row(name=name, title=title, about=about, model="cifar_pr", options={"layer": layer, "place": place})
+def _family(name: str, title: str, about: str, layer: str, place: str = "conv5", **options: int) -> Row:
+    all_options = {"layer": layer, "place": place, **options}
+    return Row(name=name, title=title, about=about, model="cifar_pr", options=all_options)
 
 
 # Layers past the paper's, to choose among on validation pictures; they stand for the last pool, on maps of 8x8, or
@@ -49,6 +50,15 @@ CANDIDATES = (
     _family("shares4", "4 shares", "means of 4 shares of conv5's sorted values", "ranked:quantiles=4"),
     _family("centred16", "16 shares, centred", "less their means over channels", "ranked:quantiles=16,centre=true"),
     _family("centred", "sorted, centred", "of pool5's sorted values, less their means", "ranked:centre=true", "pool5"),
+    _family("wide4", "4 shares of 160 filters", "conv5 of 160 filters; 4 shares", "ranked:quantiles=4", filters=160),
+    _family("wide9", "9 shares of 112 filters", "conv5 of 112 filters; 9 shares", "ranked:quantiles=9", filters=112),
+    Row(
+        name="wide_gap",
+        title="global average of 224 filters",
+        about="conv5 of 224 filters, their averages",
+        model="cifar_gap",
+        options={"filters": 224},
+    ),
     _family("windows2", "sorted 2x2 averages", "16 of them", "ranked:smooth=2,stride=2"),
 )
 COLUMNS = (

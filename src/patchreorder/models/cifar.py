@@ -20,7 +20,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from patchreorder.functional import Energy, Grid, Settings
 
@@ -48,6 +49,21 @@ def create(name: str, *, dataset: str, **options: Any) -> nn.Module:
         raise ValueError(f"options ({options}) do not fit {name}: {error}") from error
 
 
+class Beside(nn.Module):
+    """What several layers say of the same maps, flat and joined.
+
+    >>> Beside(nn.MaxPool2d(2), nn.AvgPool2d(2))(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]))
+    tensor([[6., 3.]])
+    """
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([layer(x).flatten(1) for layer in self.layers], 1)
+
+
 def cifar_cnn(*, dropout: float = 0.0) -> nn.Module:
     """The CNN; `dropout` is the share of the connected layers' answers that is dropped in training."""
     return _network(dropout=dropout)
@@ -63,19 +79,23 @@ def cifar_pr(
     place: str = "conv5",
     layer: str | None = None,
     filters: int = FILTERS,
+    beside: bool = False,
     dropout: float = 0.0,
 ) -> nn.Module:
     """The CNN with reordering after a convolution's ReLU ("conv1" to "conv5") or after the last pool ("pool5").
 
     `layer` puts another of the family there, or at the input behind the normalisation, by name (see `create_layer`).
     Where it leaves less than maps, as ranked does, it stands at conv5 instead of the pool, and the width of the
-    connected layers follows. `filters` is how many conv5 has.
+    connected layers follows; with `beside` it stands beside the pool, and fc6 gets the numbers of both. `filters` is how
+    many conv5 has.
     """
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
     settings, usual = Settings(grid, levels, energy, per_channel, descending), Settings(levels=2)
     before = place not in ("conv5", "pool5")
     made, length, _ = chosen(layer, settings, usual, side=PLACES[place], place=place, before_convolutions=before)
+    if beside and (place != "conv5" or length is None):
+        raise ValueError(f"beside: layer ({layer!r}) must be ranked, and place ({place!r}) conv5")
     if place == "input":
         return _network(dropout=dropout, first=made, filters=filters)
     number = int(place[-1])
@@ -83,6 +103,9 @@ def cifar_pr(
     if place.startswith("conv"):
         behind = {f"relu{number}": nn.ReLU(), "reorder": made}
         behind |= {f"pool{number}": nn.MaxPool2d(2)} if number in POOLED and length is None else {}
+    if beside:
+        behind = {"relu5": nn.ReLU(), "both": Beside(nn.MaxPool2d(2), made)}
+        length = 16 + (length or 0)
     return _network({number: behind}, of_each=16 if length is None else length, dropout=dropout, filters=filters)
 
 

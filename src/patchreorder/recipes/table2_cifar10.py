@@ -50,6 +50,7 @@ CANDIDATES = (
     _family("shares4", "4 shares", "means of 4 shares of conv5's sorted values", "ranked:quantiles=4"),
     _family("centred16", "16 shares, centred", "less their means over channels", "ranked:quantiles=16,centre=true"),
     _family("centred", "sorted, centred", "of pool5's sorted values, less their means", "ranked:centre=true", "pool5"),
+    _family("beside4", "4 shares beside the pool", "fc6 gets pool5 and 4 shares", "ranked:quantiles=4", beside=True),
     _family("wide4", "4 shares of 160 filters", "conv5 of 160 filters; 4 shares", "ranked:quantiles=4", filters=160),
     _family("wide9", "9 shares of 112 filters", "conv5 of 112 filters; 9 shares", "ranked:quantiles=9", filters=112),
     Row(

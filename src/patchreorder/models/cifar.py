@@ -86,8 +86,8 @@ def cifar_pr(
 
     `layer` puts another of the family there, or at the input behind the normalisation, by name (see `create_layer`).
     Where it leaves less than maps, as ranked does, it stands at conv5 instead of the pool, and the width of the
-    connected layers follows; with `beside` it stands beside the pool, and fc6 gets the numbers of both. `filters` is how
-    many conv5 has.
+    connected layers follows; with `beside` it stands beside the pool, and fc6 gets the numbers of both. `filters` is
+    how many conv5 has.
     """
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")

@@ -56,21 +56,18 @@ ROWS = (
         table1.STRAIGHT,
         "input",
     ),
-    _cnn(
-        "bend1",
-        "straightened, bent by 1",
-        "the same, and bent",
-        table1.STRAIGHT.replace(",size", ",bend=1,size"),
-        "input",
-    ),
-    _cnn("bend", "straightened, bent by 2", "the same, and bent more", table1.BENT, "input"),
+    _cnn("bend1", "straightened, bent by 1", "the same, and bent", table1.BENT, "input"),
+    _cnn("bend", "straightened, bent by 2", "the same, bent more", table1.BENT.replace("bend=1", "bend=2"), "input"),
     _cnn("align_maps", "aligned maps", "the maps' centroid rolled to the middle, before the pool", "align", "relu"),
     _cnn(
         "pose", "posed", "the image moved and turned: centroid in the middle, principal axis upright", "pose", "input"
     ),
     _cnn("pose_nearest", "posed, nearest", "the same by the smaller turn", "pose:ends=nearest", "input"),
     _rings("unroll", "unrolled", "rings about the middle, one classifier for all turns", UNROLLED),
-    _rings("unroll_sway", "unrolled, swayed", "the same, off the middle and scaled a little in training", table1.RINGS),
+    _rings("unroll_mild", "unrolled, swayed a little", "the same, off the middle and scaled in training", table1.RINGS),
+    _rings(
+        "unroll_sway", "unrolled, swayed", "the same by twice as much", f"{UNROLLED},jitter=1,zoom={table1.SWAY / 100}"
+    ),
     _c4("c4", "C4", "group convolutions of quarter turns, the strongest orientation at every place"),
     _c4("orient", "C4, oriented", "the strongest orientation of all to the front, maps turned back", layer="orient"),
     _c4(

@@ -25,8 +25,8 @@ from .digits import CURVES, OneTraining, Plan, measure, parameters
 from .spec import Column, Recipe, Row, Setting
 
 STRAIGHT = f"pose:by=shear,jitter=2,tilt={SWAY},zoom={SWAY / 100},size=28"
-BENT = STRAIGHT.replace(",size", ",bend=2,size")
-RINGS = f"{UNROLLED},jitter=1,zoom={SWAY / 100}"
+BENT = STRAIGHT.replace(",size", ",bend=1,size")
+RINGS = f"{UNROLLED},jitter=0.5,zoom={SWAY / 200}"
 ROWS = (
     Row(name="fcn", title="FCN", model="fcn", about="two fully connected hidden layers"),
     Row(name="cnn", title="CNN", model="cnn", about="9x9, pool, 7x7, pool, classifier; 64 filters"),
@@ -84,7 +84,7 @@ ROWS = (
         options={"layer": RINGS},
         columns=("R",),  # about the middle of the image
         about="the image read in rings, convolutions that wrap around, one classifier for all turns; in training off "
-        f"the middle by up to a pixel and scaled by up to {SWAY} %; ours",
+        f"the middle by up to half a pixel and scaled by up to {SWAY // 2} %; ours",
     ),
     Row(
         name="cnn_aug",

@@ -91,7 +91,35 @@ def test_the_global_average_is_of_the_fifth_convolution():
     torch.testing.assert_close(maps[1], maps[0].mean((2, 3)))
 
 
+@pytest.mark.parametrize("filters", [48, 160])
+def test_more_filters_are_paid_by_the_connected_layers(filters):
+    for name, options in (("cifar_gap", {}), ("cifar_pr", {"layer": "ranked:quantiles=4"}), ("cifar_pr", {})):
+        model = create_model(name, filters=filters, **options)
+        assert model.conv5.out_channels == filters
+        assert abs(count_parameters(model) - 545_482) < 2000
+        assert model(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_shares_beside_the_pool_are_of_the_same_maps():
+    model = create_model("cifar_pr", layer="ranked:quantiles=4", beside=True).eval()
+    assert abs(count_parameters(model) - 545_482) < 1000
+    x = torch.rand(2, 3, 32, 32)
+    for layer in model[: [name for name, _ in model.named_children()].index("both")]:
+        x = layer(x)
+    pooled, shares = model.both(x).split([64 * 16, 64 * 4], 1)
+    assert torch.equal(pooled, F.max_pool2d(x, 2).flatten(1))
+    torch.testing.assert_close(
+        shares, x.flatten(2).sort(2, descending=True).values.view(2, 64, 4, 16).mean(3).flatten(1)
+    )
+
+
 def test_mistakes_are_named():
+    with pytest.raises(ValueError, match=r"filters \(0\) must be 1 or more"):
+        create_model("cifar_gap", filters=0)
+    with pytest.raises(ValueError, match=r"filters \(900\) have more parameters than the whole CNN"):
+        create_model("cifar_gap", filters=900)
+    with pytest.raises(ValueError, match=r"beside: layer \('align'\) must be ranked, and place \('conv5'\) conv5"):
+        create_model("cifar_pr", layer="align", beside=True)
     with pytest.raises(ValueError, match=r"dataset \('mnist'\) must be one of cifar10, .* for cifar_cnn"):
         create_model("cifar_cnn", dataset="mnist")
     with pytest.raises(ValueError, match=r"dataset \('cifar10'\) must be one of mnist"):

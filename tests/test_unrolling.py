@@ -254,8 +254,8 @@ class TestUnrolledCNN:
         assert not torch.allclose(known(x.rot90(1, (2, 3))), known(x), atol=1e-3)
 
     def test_about_the_centroid_shifts_change_nothing(self):
-        layer = "unroll:radii=22,angles=48,reach=13,about=centroid"
-        model = create_model("unrolled_cnn", dataset="mnist-c", layer=layer, any_turn=True).eval()
+        model = create_model("unrolled_cnn", dataset="mnist-c", any_turn=True).eval()
+        assert repr(model.reorder) == "Unroll(radii=22, angles=48, reach=13, about='centroid')"
         x = F.pad(torch.rand(2, 1, 9, 12), (10, 20, 20, 13))
         assert torch.equal(model(x.roll((7, -5), (2, 3))), model(x))
 

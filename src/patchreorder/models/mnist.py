@@ -181,12 +181,14 @@ def c8_cnn(size: int, *, layer: str | None = None, place: str = "orientation", f
     return _turning(size, 8, layer, place, first)
 
 
-def unrolled_cnn(size: int, *, layer: str = UNROLLED, any_turn: bool = False) -> nn.Module:
+def unrolled_cnn(size: int, *, layer: str | None = None, any_turn: bool = False) -> nn.Module:
     """The CNN on the unrolled image, with convolutions that wrap around, and one classifier for all turns.
 
-    `layer` says how to unroll (see `Unroll`); `any_turn` forgets how things lie altogether (see `TurnClassifier`).
+    `layer` says how to unroll (see `Unroll`), by default in 22 rings of 48 directions about the middle, or on a canvas
+    where digits are anywhere about the centroid; `any_turn` forgets how things lie altogether (see `TurnClassifier`).
     The second pool halves the directions only.
     """
+    layer = layer or (UNROLLED if size == SIZES["mnist"] else f"{UNROLLED},about=centroid")
     made = create_layer(layer)
     if not isinstance(made, Unroll):
         raise ValueError(f"layer ({layer!r}) must be unroll, such as {UNROLLED}")

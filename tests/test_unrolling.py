@@ -244,8 +244,10 @@ class TestTurnClassifier:
 
 
 class TestUnrolledCNN:
-    def test_quarter_turns_change_nothing_if_any_turn_will_do(self):
-        model = create_model("unrolled_cnn", dataset="mnist-r", any_turn=True).eval()
+    @pytest.mark.parametrize("halve", [True, False])
+    def test_quarter_turns_change_nothing_if_any_turn_will_do(self, halve):
+        model = create_model("unrolled_cnn", dataset="mnist-r", any_turn=True, halve=halve).eval()
+        assert model.classifier.turns == (12 if halve else 24)
         x = torch.rand(3, 1, 28, 28)
         for quarters in (1, 2, 3):
             torch.testing.assert_close(model(x.rot90(quarters, (2, 3))), model(x), atol=1e-5, rtol=0)

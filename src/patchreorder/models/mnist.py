@@ -181,12 +181,13 @@ def c8_cnn(size: int, *, layer: str | None = None, place: str = "orientation", f
     return _turning(size, 8, layer, place, first)
 
 
-def unrolled_cnn(size: int, *, layer: str | None = None, any_turn: bool = False) -> nn.Module:
+def unrolled_cnn(size: int, *, layer: str | None = None, any_turn: bool = False, halve: bool = True) -> nn.Module:
     """The CNN on the unrolled image, with convolutions that wrap around, and one classifier for all turns.
 
     `layer` says how to unroll (see `Unroll`), by default in 22 rings of 48 directions about the middle, or on a canvas
     where digits are anywhere about the centroid; `any_turn` forgets how things lie altogether (see `TurnClassifier`).
-    The second pool halves the directions only.
+    The second pool halves the directions only, or with halve=False nothing: twice as many turns are then told apart, by
+    7,800 parameters more.
     """
     layer = layer or (UNROLLED if size == SIZES["mnist"] else f"{UNROLLED},about=centroid")
     made = create_layer(layer)
@@ -196,7 +197,9 @@ def unrolled_cnn(size: int, *, layer: str | None = None, any_turn: bool = False)
     rings, turns = (radii - 8 + 1) // 2 - 6, (angles + 1) // 2
     if rings < 1 or turns < 4:
         raise ValueError(f"layer ({layer!r}) leaves {radii}x{angles}, the CNN needs 21 radii and 7 angles or more")
-    turns = (turns + 1) // 2
+    pool: dict[str, nn.Module] = {}
+    if halve:
+        turns, pool["pool2"] = (turns + 1) // 2, nn.MaxPool2d((1, 2), (1, 2), ceil_mode=True)
     return nn.Sequential(
         OrderedDict(
             reorder=made,
@@ -205,7 +208,7 @@ def unrolled_cnn(size: int, *, layer: str | None = None, any_turn: bool = False)
             **_pooled(1),
             wrap2=Wrap(3),
             conv2=nn.Conv2d(FILTERS, FILTERS, 7),
-            pool2=nn.MaxPool2d((1, 2), (1, 2), ceil_mode=True),
+            **pool,
             relu2=nn.ReLU(),
             classifier=TurnClassifier(FILTERS * rings, turns, classes=CLASSES, any_turn=any_turn),
         )

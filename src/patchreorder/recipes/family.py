@@ -27,9 +27,10 @@ def _c4(name: str, title: str, about: str, **options: Any) -> Row:
     return Row(name=name, title=title, about=about, model="c4_cnn", options=options)
 
 
-def _rings(name: str, title: str, about: str, layer: str) -> Row:
+def _rings(name: str, title: str, about: str, layer: str, **options: Any) -> Row:
     # The digits of R are turned about the middle; those of T are anywhere.
-    return Row(name=name, title=title, about=about, model="unrolled_cnn", options={"layer": layer}, columns=("R",))
+    options = {"layer": layer, **options}
+    return Row(name=name, title=title, about=about, model="unrolled_cnn", options=options, columns=("R",))
 
 
 ROWS = (
@@ -65,8 +66,12 @@ ROWS = (
     _cnn("pose_nearest", "posed, nearest", "the same by the smaller turn", "pose:ends=nearest", "input"),
     _rings("unroll", "unrolled", "rings about the middle, one classifier for all turns", UNROLLED),
     _rings("unroll_mild", "unrolled, swayed a little", "the same, off the middle and scaled in training", table1.RINGS),
+    _rings("unroll_turns", "unrolled, 24 turns", "the same without the second pool", table1.RINGS, halve=False),
     _rings(
-        "unroll_sway", "unrolled, swayed", "the same by twice as much", f"{UNROLLED},jitter=1,zoom={table1.SWAY / 100}"
+        "unroll_sway",
+        "unrolled, swayed",
+        "swayed by twice as much, with the pool",
+        f"{UNROLLED},jitter=1,zoom={table1.SWAY / 100}",
     ),
     _c4("c4", "C4", "group convolutions of quarter turns, the strongest orientation at every place"),
     _c4("orient", "C4, oriented", "the strongest orientation of all to the front, maps turned back", layer="orient"),

@@ -191,7 +191,7 @@ def test_a_thin_convolution_is_a_plain_one_without_a_gradient():
 
 # ---- the trained weights we ship -------------------------------------------------------------------
 
-SHIPPED = [(name, dataset) for name in ("cnn", "pr_cnn", "st_cnn") for dataset in SETS]
+SHIPPED = [(name, dataset) for name in ("cnn", "pr_cnn", "st_cnn") for dataset in SETS] + [("unrolled_cnn", "mnist-r")]
 ROOT = Path(__file__).parent.parent
 
 

@@ -107,6 +107,7 @@ GLANCE_ROWS = {
     "ours: five layers sorted, `ranked`": ("", "", "joined", ""),
     "the same, training images turned and shifted too": ("", "", "joined_aug", ""),
     "ours: `pose` at the input": ("straight", "pose", "", ""),
+    "ours: `unroll` at the input": ("unrolled_cnn", "unrolled", "", ""),
     "ours: `ranked` averages": ("", "", "", "alexnet_weighted"),
 }
 

@@ -90,6 +90,7 @@ ROWS = (
         name="cnn_aug",
         title="CNN-Data-Aug",
         model="cnn",
+        columns=("T",),  # for rows that sway on T to be compared with
         about=f"training digits turned by up to {SWAY} degrees more and scaled by up to {SWAY} %; today's choice",
     ),
     Row(name="cnn_gap", title="CNN, global average", model="cnn_gap", about="average over all places; today's choice"),
@@ -211,7 +212,7 @@ RECIPE = Recipe(
         ("straight", "st_cnn"),
         ("straight", "cnn_aug"),
         *(("bent", other) for other in ("cnn", "st_cnn", "straight", "cnn_aug")),
-        *(("unrolled_cnn", other) for other in ("cnn", "st_cnn", "st_cnn_affine", "cnn_aug")),
+        *(("unrolled_cnn", other) for other in ("cnn", "st_cnn", "st_cnn_affine", "c4_cnn")),
         ("pixels", "cnn"),
         ("pixels", "st_cnn"),
         *((row, "cnn") for row in ("si_cnn", "st_cnn_affine", "cnn_aug", "cnn_gap", "cnn_gmp", "cnn_blur", "c4_cnn")),

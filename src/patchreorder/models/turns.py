@@ -1,4 +1,4 @@
-"""What follows an unrolled image (`patchreorder.unrolling`): a classifier that knows no turn from another.
+"""What follows an unrolled image (`patchreorder.unrolling`): one classifier for all turns.
 
 Behind `Unroll` a turn of the image is a shift of the columns around a cycle. Convolutions that wrap around (behind
 `Wrap`) keep that, and `TurnClassifier` ends it.

@@ -48,7 +48,6 @@ CANDIDATES = (
     _family("top16", "the 16 largest", "of conv5's 64 values", "ranked:keep=16"),
     _family("shares16", "16 shares", "means of 16 shares of conv5's sorted values", "ranked:quantiles=16"),
     _family("shares4", "4 shares", "means of 4 shares of conv5's sorted values", "ranked:quantiles=4"),
-    _family("centred16", "16 shares, centred", "less their means over channels", "ranked:quantiles=16,centre=true"),
     _family("centred", "sorted, centred", "of pool5's sorted values, less their means", "ranked:centre=true", "pool5"),
     _family(
         "beside4",
@@ -58,14 +57,6 @@ CANDIDATES = (
         beside=True,
     ),
     _family("wide4", "4 shares of 160 filters", "conv5 of 160 filters; 4 shares", "ranked:quantiles=4", filters=160),
-    _family("wide9", "9 shares of 112 filters", "conv5 of 112 filters; 9 shares", "ranked:quantiles=9", filters=112),
-    Row(
-        name="wide_gap",
-        title="global average of 224 filters",
-        about="conv5 of 224 filters, their averages",
-        model="cifar_gap",
-        options={"filters": 224},
-    ),
     _family("windows2", "sorted 2x2 averages", "16 of them", "ranked:smooth=2,stride=2"),
 )
 CHOSEN = "beside4"  # of them the nearest to the CNN on pictures as they are (results/trials)

@@ -33,9 +33,9 @@ from patchreorder.report.tables import Table
 from patchreorder.report.tiles import tiles
 from patchreorder.results import Result, is_number, write_whole
 
-PALETTE = (*COLOURS, "#a03c8c", "#4aa5d8", "#b3261e", "#6b5310")
-DASHES = ("", "7 3", "2 2.5", "", "9 3 2 3", "5 2", "", "7 3")
-MARKS = ("circle", "square", "diamond", "triangle", "circle", "square", "diamond", "triangle")
+PALETTE = (*COLOURS, "#a03c8c", "#4aa5d8", "#b3261e", "#6b5310", "#0e0e12")
+DASHES = ("", "7 3", "2 2.5", "", "9 3 2 3", "5 2", "", "7 3", "")
+MARKS = ("circle", "square", "diamond", "triangle", "circle", "square", "diamond", "triangle", "circle")
 GRID, WIDTH, MARGIN = "#e2e2e8", 900, 20
 FONT = "'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif"
 ACROSS = 3  # panels side by side

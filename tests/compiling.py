@@ -1,8 +1,10 @@
-"""What a compiled module must do: give what it gives uncompiled, forward and backward."""
+"""What a compiled or exported module must do: give what it gives otherwise; compiled, forward and backward."""
 
+import io
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -29,3 +31,18 @@ def _results(called: Any, model: nn.Module, x: Tensor) -> list[Tensor]:
     (z * torch.arange(z.numel()).view(z.shape).sin()).sum().backward()
     assert x.grad is not None
     return [z.detach(), x.grad, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+
+
+def assert_exports_alike(layer: nn.Module, x: Tensor) -> None:
+    """The layer as an ONNX file gives what it gives, for all images of x and for fewer."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    file = io.BytesIO()
+    exported = torch.onnx.export(
+        layer, (x,), dynamo=True, verbose=False, dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}}
+    )
+    exported.save(file)
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    for images in (x, x[:-1]):
+        (found,) = session.run(None, {name: images.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), layer(images), atol=1e-4, rtol=0)

@@ -1,13 +1,13 @@
 """Unrolling: known answers, turns that become shifts, gradients, compilers and exporters; and the classifier behind."""
 
 import copy
-import io
 import math
 import pickle
 
 import numpy as np
 import pytest
 import torch
+from compiling import assert_exports_alike
 from torch import nn
 from torch.nn import functional as F
 
@@ -158,19 +158,7 @@ def test_compiles_traces_copies_and_prints():
 
 @pytest.mark.parametrize("about", ["middle", "centroid"])
 def test_onnx_with_any_batch(about):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    x = torch.cat([blob(12, angle=angle) for angle in (10, 50, 130)])
-    file = io.BytesIO()
-    layer = Unroll(about=about).eval()
-    exported = torch.onnx.export(
-        layer, (x,), dynamo=True, verbose=False, dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}}
-    )
-    exported.save(file)
-    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    for images in (x, x[:2]):
-        (found,) = session.run(None, {name: images.numpy()})
-        torch.testing.assert_close(torch.from_numpy(found), layer(images), atol=1e-4, rtol=0)
+    assert_exports_alike(Unroll(about=about).eval(), torch.cat([blob(12, angle=angle) for angle in (10, 50, 130)]))
 
 
 def test_bad_arguments_are_named():

@@ -431,8 +431,9 @@ def _foot(table: Table, width: float, top: float) -> tuple[list[str], float]:
     results = [result for entry in table.entries.values() for result in entry.results]
     seeds = sorted({result.seed for result in results})
     commits = list(dict.fromkeys(result.commit for result in results))
+    more = f" and {len(commits) - 4} more" if len(commits) > 4 else ""
     told = f"Made by: {table.command}. " if table.command else ""
-    told += f"{tables.count(len(results))} rows, {tables.seeds(seeds)}, commit {', '.join(commits[:4])}."
+    told += f"{tables.count(len(results))} rows, {tables.seeds(seeds)}, commit {', '.join(commits[:4])}{more}."
     parts = []
     for line in textwrap.wrap(told, int((width - 2 * MARGIN) / 6.4)):
         parts.append(_label(line, MARGIN, top + 10, size=11.5, colour=FAINT))

@@ -88,6 +88,7 @@ MEMBERS: Mapping[str, Member] = {
             "energy": ENERGY,
             "jitter": POWER,
             "zoom": POWER,
+            "bend": POWER,
         },
     ),
 }

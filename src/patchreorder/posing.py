@@ -202,8 +202,7 @@ def _bent(grid: Tensor, given: Tensor, bend: float) -> Tensor:
     """By how much a grid is to be bent: KNOTS x KNOTS places move by up to `bend` pixels each way, at random."""
     knots = torch.rand(len(grid), 2, KNOTS, KNOTS, dtype=grid.dtype, device=grid.device) * 2 - 1
     smooth = F.interpolate(knots, size=grid.shape[1:3], mode="bicubic", align_corners=True)
-    right, down = smooth.unbind(1)
-    return torch.stack([right * (2 * bend / given.shape[3]), down * (2 * bend / given.shape[2])], dim=3)
+    return in_grid(smooth * bend, given)
 
 
 def _grid(pose: _Pose, given: Tensor, wanted: Tensor, moved: Tensor | tuple[int, int] = (0, 0)) -> Tensor:
@@ -219,7 +218,13 @@ def _grid(pose: _Pose, given: Tensor, wanted: Tensor, moved: Tensor | tuple[int,
     rows, columns = rows.view(1, -1, 1) - moved[0], columns.view(1, 1, -1) - moved[1]
     from_top = down + columns * next_down + rows * below_down
     from_left = right + columns * next_right + rows * below_right
-    return torch.stack([from_left * (2 / given.shape[3]), from_top * (2 / given.shape[2])], dim=3)
+    return in_grid(torch.stack([from_left, from_top], dim=1), given)
+
+
+def in_grid(pixels: Tensor, given: Tensor) -> Tensor:
+    """Ways to the right and down in the maps that are given, (b, 2, h, w) in pixels, as `F.grid_sample` takes them."""
+    right, down = pixels.unbind(1)
+    return torch.stack([right * (2 / given.shape[3]), down * (2 / given.shape[2])], dim=3)
 
 
 def energies(x: Tensor, energy: Energy) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from .alignment import align_shift
 from .functional import Energy, check_maps, whole_number
-from .posing import energies, from_middle, in_pixels
+from .posing import KNOTS, energies, from_middle, in_grid, in_pixels
 
 About = Literal["middle", "centroid"]
 CENTRES = ("middle", "centroid")
@@ -32,6 +32,7 @@ class Rings(NamedTuple):
     energy: Energy = "l1"
     jitter: float = 0.0
     zoom: float = 0.0
+    bend: float = 0.0
 
     def check(self) -> Rings:
         """Return the settings with plain numbers; raise ValueError or TypeError naming the argument and its value."""
@@ -40,7 +41,13 @@ class Rings(NamedTuple):
         for name, value in found.items():
             if value is not None and value < 1:
                 raise ValueError(f"{name} ({value}) must be 1 or more")
-        for name, least in (("reach", "more than 0"), ("jitter", "0 (none) or more"), ("zoom", "from 0 (none) to 1")):
+        none_or_more = "0 (none) or more"
+        for name, least in (
+            ("reach", "more than 0"),
+            ("jitter", none_or_more),
+            ("zoom", "from 0 (none) to 1"),
+            ("bend", none_or_more),
+        ):
             value = getattr(self, name)
             if value is None and name == "reach":
                 continue
@@ -105,7 +112,7 @@ def unroll(
 
 
 def _unroll(x: Tensor, rings: Rings) -> Tensor:
-    """`unroll`, and with `jitter` or `zoom` each image a little otherwise, at random (see `Unroll`)."""
+    """`unroll`, and with `jitter`, `zoom` or `bend` each image a little otherwise, at random (see `Unroll`)."""
     check_maps("x", x)
     maps = x.unsqueeze(0) if x.dim() == 3 else x
     height, width = maps.shape[2:]
@@ -124,7 +131,7 @@ def _unroll(x: Tensor, rings: Rings) -> Tensor:
         size = torch.rand(len(wide), dtype=down.dtype, device=x.device) * 2 - 1
         factor = (size * math.log1p(rings.zoom)).exp()
     # A quarter of the directions at a time, each of the image turned back by as much: quarter turns are then exact.
-    parts = 4 if height == width and angles % 4 == 0 else 1
+    parts = 4 if height == width and angles % 4 == 0 and not rings.bend else 1
     radius = (torch.arange(radii, dtype=torch.float64, device=x.device) + 0.5) * (reach / radii)
     angle = torch.arange(angles // parts, dtype=torch.float64, device=x.device) * (2 * math.pi / angles)
     beside, above = radius.view(-1, 1) * angle.cos(), radius.view(-1, 1) * angle.sin()  # r a
@@ -132,7 +139,10 @@ def _unroll(x: Tensor, rings: Rings) -> Tensor:
     for part in range(parts):
         from_left = right.view(-1, 1, 1) + factor.view(-1, 1, 1) * beside
         from_top = down.view(-1, 1, 1) - factor.view(-1, 1, 1) * above
-        grid = torch.stack([from_left * (2 / width), from_top * (2 / height)], dim=3).to(wide.dtype)
+        grid = in_grid(torch.stack([from_left, from_top], dim=1), wide).to(wide.dtype)
+        if rings.bend:
+            still = in_grid(torch.stack([beside, -above]).unsqueeze(0), wide).to(wide.dtype)
+            grid = grid + _bent(still, wide, rings.bend)
         turned = wide.rot90(-part, (2, 3)) if part else wide
         read.append(F.grid_sample(turned, grid, mode="bilinear", padding_mode="zeros", align_corners=False))
         down, right = right, -down
@@ -140,6 +150,17 @@ def _unroll(x: Tensor, rings: Rings) -> Tensor:
     if x.dim() == 3:
         return z.squeeze(0)
     return z.contiguous(memory_format=torch.channels_last) if in_pixels(x) else z
+
+
+def _bent(grid: Tensor, given: Tensor, bend: float) -> Tensor:
+    """By how much each of the given maps is to be bent, (b, r, a, 2), for a grid (1, r, a, 2) about the middle.
+
+    KNOTS x KNOTS places move by up to `bend` pixels each way, at random, and what is between them smoothly.
+    """
+    each = torch.eye(KNOTS * KNOTS, dtype=grid.dtype, device=grid.device).view(1, -1, KNOTS, KNOTS)
+    share = F.grid_sample(each, grid, mode="bicubic", padding_mode="border", align_corners=True)[0]  # knots r a
+    knots = torch.rand(len(given), 2, len(share), dtype=grid.dtype, device=grid.device) * 2 - 1
+    return in_grid((knots @ share.flatten(1)).unflatten(2, share.shape[1:]) * bend, given)
 
 
 def _centre(x: Tensor, rings: Rings) -> tuple[Tensor, Tensor]:
@@ -177,6 +198,7 @@ class Unroll(nn.Module):
         jitter: in training mode every image is read about a point that is off by up to so many pixels, down and right,
             at random (torch's generator), for a centre is never quite right. In eval mode nothing is random.
         zoom: in training mode all radii of an image are larger or smaller by a factor of up to 1 + zoom, at random.
+        bend: in training mode every image is bent smoothly, at random, by up to so many pixels (see `PoseAlign`).
 
     Raises:
         ValueError: an argument is out of range; when called, the maps have no pixels.
@@ -197,12 +219,13 @@ class Unroll(nn.Module):
         energy: Energy = "l1",
         jitter: float = 0.0,
         zoom: float = 0.0,
+        bend: float = 0.0,
     ) -> None:
         super().__init__()
-        self.rings = Rings(radii, angles, reach, about, energy, jitter, zoom).check()
+        self.rings = Rings(radii, angles, reach, about, energy, jitter, zoom, bend).check()
 
     def forward(self, x: Tensor) -> Tensor:
-        return _unroll(x, self.rings if self.training else self.rings._replace(jitter=0.0, zoom=0.0))
+        return _unroll(x, self.rings if self.training else self.rings._replace(jitter=0.0, zoom=0.0, bend=0.0))
 
     def extra_repr(self) -> str:
         usual = Rings()

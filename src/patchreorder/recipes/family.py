@@ -68,6 +68,9 @@ ROWS = (
     _rings("unroll_mild", "unrolled, swayed a little", "the same, off the middle and scaled in training", table1.RINGS),
     _rings("unroll_turns", "unrolled, 24 turns", "the same without the second pool", table1.RINGS, halve=False),
     _rings(
+        "unroll_bend", "unrolled, 24 turns, bent", "the same, bent by a pixel", f"{table1.RINGS},bend=1", halve=False
+    ),
+    _rings(
         "unroll_sway",
         "unrolled, swayed",
         "swayed by twice as much, with the pool",

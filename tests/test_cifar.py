@@ -91,11 +91,12 @@ def test_the_global_average_is_of_the_fifth_convolution():
     torch.testing.assert_close(maps[1], maps[0].mean((2, 3)))
 
 
-@pytest.mark.parametrize("filters", [48, 160])
+@pytest.mark.parametrize("filters", [48, 160, (128, 128, 96)])
 def test_more_filters_are_paid_by_the_connected_layers(filters):
-    for name, options in (("cifar_gap", {}), ("cifar_pr", {"layer": "ranked:quantiles=4"}), ("cifar_pr", {})):
+    for name, options in (("cifar_gap", {}), ("cifar_pr", {"layer": "ranked:quantiles=4"}), ("cifar_cnn", {})):
         model = create_model(name, filters=filters, **options)
-        assert model.conv5.out_channels == filters
+        made = model.conv3.out_channels, model.conv4.out_channels, model.conv5.out_channels
+        assert made == (filters if isinstance(filters, tuple) else (96, 96, filters))
         assert abs(count_parameters(model) - 545_482) < 2000
         assert model(torch.rand(2, 3, 32, 32)).shape == (2, 10)
 
@@ -116,8 +117,11 @@ def test_shares_beside_the_pool_are_of_the_same_maps():
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match=r"filters \(0\) must be 1 or more"):
         create_model("cifar_gap", filters=0)
-    with pytest.raises(ValueError, match=r"filters \(900\) have more parameters than the whole CNN"):
+    with pytest.raises(ValueError, match=r"filters \(96, 96, 900\) have more parameters than the whole CNN"):
         create_model("cifar_gap", filters=900)
+    for wrong in (True, (128, 96), (128, 0, 96), "96"):
+        with pytest.raises(ValueError, match="must be 1 or more, of conv5, or of conv3, conv4 and conv5"):
+            create_model("cifar_cnn", filters=wrong)
     with pytest.raises(ValueError, match=r"beside: layer \('align'\) must be ranked, and place \('conv5'\) conv5"):
         create_model("cifar_pr", layer="align", beside=True)
     with pytest.raises(ValueError, match=r"dataset \('mnist'\) must be one of cifar10, .* for cifar_cnn"):

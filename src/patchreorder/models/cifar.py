@@ -6,7 +6,7 @@ multiply-adds an image. Normalised inside, as AlexNet; first weights after He et
 
 - PR has the same parameters: reordering has none.
 - Other layers of the family at a place of PR (`layer`): as with GAP where they leave other than 16 numbers of a map.
-- `filters` gives the last convolution more of them, and the connected layers so many parameters less.
+- `filters` gives the last convolutions more of them, and the connected layers so many parameters less.
 - ST adds a localisation network of 13,286 (2.4 %).
 - GAP pools the fifth convolution to 64 numbers; the width of its connected layers is chosen so that the count comes
   nearest to the CNN's.
@@ -17,7 +17,8 @@ Max-pooling comes before ReLU wherever nothing stands between them: the values a
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from .spatial_transformer import Localisation, SpatialTransformer
 SIZE = 32
 DATASETS = ("cifar10", "cifar10-r", "cifar10-t", "cifar10-train", "cifar10-train-aug")  # all of that size
 CLASSES = 10
-FILTERS = 64  # of the last convolution
+FILTERS = (96, 96, 64)  # of the last three convolutions
 WIDTH = 256
 POOLED = (1, 2, 5)  # convolutions with a pool behind them
 # And the sides of their maps.
@@ -64,9 +65,11 @@ class Beside(nn.Module):
         return torch.cat([layer(x).flatten(1) for layer in self.layers], 1)
 
 
-def cifar_cnn(*, dropout: float = 0.0) -> nn.Module:
-    """The CNN; `dropout` is the share of the connected layers' answers that is dropped in training."""
-    return _network(dropout=dropout)
+def cifar_cnn(*, filters: int | Sequence[int] = FILTERS, dropout: float = 0.0) -> nn.Module:
+    """The CNN; `filters` as in `cifar_pr`, `dropout` is the share of the connected layers' answers that is dropped in
+    training.
+    """
+    return _network(dropout=dropout, filters=filters)
 
 
 def cifar_pr(
@@ -78,7 +81,7 @@ def cifar_pr(
     descending: bool = True,
     place: str = "conv5",
     layer: str | None = None,
-    filters: int = FILTERS,
+    filters: int | Sequence[int] = FILTERS,
     beside: bool = False,
     dropout: float = 0.0,
 ) -> nn.Module:
@@ -87,7 +90,7 @@ def cifar_pr(
     `layer` puts another of the family there, or at the input behind the normalisation, by name (see `create_layer`).
     Where it leaves less than maps, as ranked does, it stands at conv5 instead of the pool, and the width of the
     connected layers follows; with `beside` it stands beside the pool, and fc6 gets the numbers of both. `filters` is
-    how many conv5 has.
+    how many conv5 has, or conv3, conv4 and conv5.
     """
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
@@ -119,8 +122,8 @@ def cifar_st(*, transform: str = "affine", dropout: float = 0.0) -> nn.Module:
     return _network(dropout=dropout, transform=transform)
 
 
-def cifar_gap(*, filters: int = FILTERS, dropout: float = 0.0) -> nn.Module:
-    """The CNN with global average pooling instead of its last pool; `filters` is how many conv5 has."""
+def cifar_gap(*, filters: int | Sequence[int] = FILTERS, dropout: float = 0.0) -> nn.Module:
+    """The CNN with global average pooling instead of its last pool; `filters` as in `cifar_pr`."""
     pooled = {"relu5": nn.ReLU(), "pool5": nn.AdaptiveAvgPool2d(1)}
     return _network({5: pooled}, of_each=1, dropout=dropout, filters=filters)
 
@@ -138,7 +141,7 @@ def _network(
     behind: Mapping[int, Mapping[str, nn.Module]] | None = None,
     *,
     of_each: int = 4 * 4,
-    filters: int = FILTERS,
+    filters: int | Sequence[int] = FILTERS,
     dropout: float = 0.0,
     transform: str | None = None,
     first: nn.Module | None = None,
@@ -147,9 +150,8 @@ def _network(
 
     fc6 gets `of_each` numbers of each of the last convolution's filters.
     """
-    if type(filters) is not int or filters < 1:
-        raise ValueError(f"filters ({filters!r}) must be 1 or more")
-    inputs, width = filters * of_each, _nearest(filters, of_each)
+    third, fourth, fifth = counts = _counts(filters)
+    inputs, width = fifth * of_each, _nearest(counts, of_each)
     usual = {k: _pooled(k) if k in POOLED else {f"relu{k}": nn.ReLU()} for k in range(1, 6)}
     after = {**usual, **(behind or {})}
     parts: dict[str, nn.Module] = {
@@ -157,11 +159,11 @@ def _network(
         **after[1],
         "conv2": nn.Conv2d(32, 64, 3, padding=1),
         **after[2],
-        "conv3": nn.Conv2d(64, 96, 3, padding=1),
+        "conv3": nn.Conv2d(64, third, 3, padding=1),
         **after[3],
-        "conv4": nn.Conv2d(96, 96, 3, padding=1),
+        "conv4": nn.Conv2d(third, fourth, 3, padding=1),
         **after[4],
-        "conv5": nn.Conv2d(96, filters, 3, padding=1),
+        "conv5": nn.Conv2d(fourth, fifth, 3, padding=1),
         **after[5],
         "flatten": nn.Flatten(),
         "fc6": nn.Linear(inputs, width),
@@ -187,14 +189,23 @@ def _pooled(number: int) -> Mapping[str, nn.Module]:
     return {f"pool{number}": nn.MaxPool2d(2), f"relu{number}": nn.ReLU()}
 
 
-def _nearest(filters: int, of_each: int) -> int:
-    """The width of fc6 and fc7 with which they and conv5 have as many parameters as the CNN's, as nearly as may be."""
+def _counts(filters: int | Sequence[int]) -> tuple[int, int, int]:
+    """How many filters conv3, conv4 and conv5 have; one number is conv5's."""
+    all_three = (*FILTERS[:2], filters) if isinstance(filters, int) else tuple(filters)
+    if len(all_three) != 3 or any(type(count) is not int or count < 1 for count in all_three):
+        raise ValueError(f"filters ({filters!r}) must be 1 or more, of conv5, or of conv3, conv4 and conv5")
+    return all_three
 
-    def count(filters: int, of_each: int, width: int) -> int:
-        connected = (filters * of_each + 1) * width + (width + 1) * width + (width + 1) * CLASSES
-        return (96 * 9 + 1) * filters + connected
+
+def _nearest(filters: tuple[int, int, int], of_each: int) -> int:
+    """The width of fc6 and fc7 with which they and the last convolutions have nearly as many parameters as the CNN."""
+
+    def count(filters: tuple[int, int, int], of_each: int, width: int) -> int:
+        channels = (64, *filters)
+        convolutions = sum((9 * into + 1) * out for into, out in pairwise(channels))
+        return convolutions + (filters[-1] * of_each + 1) * width + (width + 1) * width + (width + 1) * CLASSES
 
     wanted = count(FILTERS, 4 * 4, WIDTH)
     if count(filters, of_each, 1) > wanted:
-        raise ValueError(f"filters ({filters}) have more parameters than the whole CNN: give fewer")
+        raise ValueError(f"filters {filters} have more parameters than the whole CNN: give fewer")
     return min(range(1, 1025), key=lambda width: abs(count(filters, of_each, width) - wanted))

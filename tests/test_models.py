@@ -249,6 +249,17 @@ def test_an_aligned_network_answers_the_same_wherever_the_digit_is(name, options
     assert not torch.allclose(other(x.roll((5, -7), (2, 3))), other(x), atol=1e-3)
 
 
+def test_without_the_second_pool_the_classifier_sees_every_place():
+    options = {"layer": "align:size=28", "place": "input"}
+    torch.manual_seed(0)
+    model, x = create_model("pr_cnn", dataset="mnist-t", halve=False, **options).eval(), torch.rand(2, 1, 42, 42)
+    assert count_parameters(model) == count_parameters(create_model("cnn", dataset="mnist")) + 10 * 64 * (16 - 4)
+    hidden = F.max_pool2d(model.conv1(model.reorder(x)), 2).relu()
+    torch.testing.assert_close(model(x), model.classifier(model.conv2(hidden).relu().flatten(1)))
+    with pytest.raises(ValueError, match=r"halve \(False\) needs place 'input', not 'relu'"):
+        create_model("pr_cnn", halve=False)
+
+
 def test_behind_a_cut_input_the_network_is_made_for_what_is_left():
     model = create_model("pr_cnn", dataset="mnist-t", layer="align:size=28", place="input")
     small = create_model("cnn", dataset="mnist")

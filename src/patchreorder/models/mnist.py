@@ -88,13 +88,14 @@ def pr_cnn(
     descending: bool = True,
     place: str = "relu",
     layer: str | None = None,
+    halve: bool = True,
 ) -> nn.Module:
     """The CNN with reordering at its second convolution: after the convolution, its ReLU, or the pool (`place`).
 
     At "conv1" it stands after the ReLU of the first. `layer` puts another of the family there, or at the input, by name
     (see `create_layer`). Behind an input that is cut, as by `align:size=28`, the CNN is made for what is left. Where a
     layer leaves less than maps, as ranked does, the classifier gets what it leaves, and before the pool it stands
-    instead of the pool.
+    instead of the pool. With halve=False, at the input only, there is no second pool.
     """
     first, end = _sides(size)
     sides = {"conv": first - 6, "relu": first - 6, "pool": end, "input": size, "conv1": size - 8}
@@ -113,7 +114,11 @@ def pr_cnn(
     )
     if place == "input":
         _check_left(layer, left)
-        return nn.Sequential(OrderedDict([("reorder", made), *_network(left).named_children()]))
+        fine = (_sides(left)[0] - 6) ** 2
+        network = _network(left) if halve else _network(left, after={"relu2": nn.ReLU()}, length=fine)
+        return nn.Sequential(OrderedDict([("reorder", made), *network.named_children()]))
+    if not halve:
+        raise ValueError(f"halve (False) needs place 'input', not {place!r}")
     if place == "conv1":
         first_pool = {"relu1": nn.ReLU(), "reorder": made, "pool1": _pool()}
         return _network(size, pooled=lambda number: first_pool if number == 1 else _pooled(number))

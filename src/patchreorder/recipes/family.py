@@ -19,8 +19,9 @@ from .digits import CURVES, Plan, measure, parameters
 from .spec import Recipe, Row, Setting
 
 
-def _cnn(name: str, title: str, about: str, layer: str, place: str) -> Row:
-    return Row(name=name, title=title, about=about, model="pr_cnn", options={"layer": layer, "place": place})
+def _cnn(name: str, title: str, about: str, layer: str, place: str, **options: Any) -> Row:
+    options = {"layer": layer, "place": place, **options}
+    return Row(name=name, title=title, about=about, model="pr_cnn", options=options)
 
 
 def _c4(name: str, title: str, about: str, **options: Any) -> Row:
@@ -59,6 +60,7 @@ ROWS = (
     ),
     _cnn("bend1", "straightened, bent by 1", "the same, and bent", table1.BENT, "input"),
     _cnn("bend", "straightened, bent by 2", "the same, bent more", table1.BENT.replace("bend=1", "bend=2"), "input"),
+    _cnn("bend_fine", "straightened, bent by 1, fine", "without the second pool", table1.BENT, "input", halve=False),
     _cnn("align_maps", "aligned maps", "the maps' centroid rolled to the middle, before the pool", "align", "relu"),
     _cnn(
         "pose", "posed", "the image moved and turned: centroid in the middle, principal axis upright", "pose", "input"

@@ -106,8 +106,8 @@ GLANCE_ROWS = {
     "ours: every pixel, `reorder`": ("pr_cnn_fine", "fine", "pr_cnn_fine", "alexnet_ranked"),
     "ours: five layers sorted, `ranked`": ("", "", "joined", ""),
     "the same, training images turned and shifted too": ("", "", "joined_aug", ""),
-    "ours: `pose` at the input": ("straight", "pose", "", ""),
-    "ours: `unroll` at the input": ("unrolled_cnn", "unrolled", "", ""),
+    "ours: `pose` at the input": ("bent_fine", "pose", "", ""),
+    "ours: `unroll` at the input": ("unrolled_bent", "unrolled", "", ""),
     "ours: `ranked` averages": ("", "", "", "alexnet_weighted"),
 }
 

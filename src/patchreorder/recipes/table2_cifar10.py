@@ -75,7 +75,7 @@ CANDIDATES = (
     ),
     _family("windows2", "sorted 2x2 averages", "16 of them", "ranked:smooth=2,stride=2"),
 )
-CHOSEN = ("beside4", "broad4")  # of them the nearest to the CNN on pictures as they are (results/trials)
+CHOSEN = ("beside4", "broad4")  # for the test pictures; docs/laboratory.md says why
 CONTROL = "cnn_broad"
 COLUMNS = (
     Column(name="Ori", title="Ori", dataset="cifar10", about="as they are"),

@@ -7,7 +7,8 @@ round up as Caffe's do (42x42 ends in 6x6). Everything else is a change of it:
 - ST-CNN adds a localisation network of about 11,000 parameters (5 %) and leaves the CNN as it is.
 - FCN, the global pools and the C4 and C8 networks are of another shape: the width of their last hidden layers is chosen
   so that the count comes nearest to the CNN's on the same images.
-- The unrolled CNN has the same filters on rings; its classifier sees as many directions as are left (2.5 % more on R).
+- The unrolled CNN has the same filters on rings; its classifier sees as many directions as are left (2.5 % more
+  parameters on R, 6 % without the second pool).
 - Other layers of the family at a place of PR-CNN (`layer`) keep the convolutions; the classifier gets what they leave
   of a map, so `ranked:quantiles=16` after the pool has 12,800 parameters fewer on 42x42. In the C4 and C8
   networks the width follows.

@@ -14,7 +14,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # The stamp is newer than what decides the environment; editing Python sources needs no new setup.
-$(VENV)/ready: pyproject.toml setup.py constraints.txt $(wildcard src/patchreorder/native/*.?pp)
+$(VENV)/ready: pyproject.toml setup.py constraints.txt $(wildcard src/patchreorder/operator/native/*.?pp)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
@@ -62,4 +62,4 @@ reproduce: setup ## Table 1 in minutes: fetches MNIST, trains four networks, com
 	$(BIN)/patchreorder report runs/table1-demo --quiet
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build runs src/*.egg-info src/patchreorder/native/*.so
+	rm -rf $(VENV) build runs src/*.egg-info src/patchreorder/operator/native/*.so

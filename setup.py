@@ -41,9 +41,9 @@ setup(
     options={"build_ext": {"parallel": True}},
     ext_modules=[
         Extension(
-            f"patchreorder.native._kernel_{name}",
-            ["src/patchreorder/native/kernel.cpp"],
-            depends=sorted(glob("src/patchreorder/native/*.hpp")),
+            f"patchreorder.operator.native._kernel_{name}",
+            ["src/patchreorder/operator/native/kernel.cpp"],
+            depends=sorted(glob("src/patchreorder/operator/native/*.hpp")),
             language="c++",
             extra_compile_args=FLAGS + flags,
             extra_link_args=["-pthread"],

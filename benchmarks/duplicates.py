@@ -24,11 +24,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from patchreorder import results
 from patchreorder.data.ukbench import GROUP
-from patchreorder.engine.describe import fingerprint, open_descriptor
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.engine.progress import Terminal
+from patchreorder.laboratory import provenance
+from patchreorder.search.describe import fingerprint, open_descriptor
 from patchreorder.search.duplicates import RELATIVE, groups, usual_distance
 from patchreorder.search.index import Index, update
 
@@ -53,7 +53,7 @@ def main() -> None:
         console.print(table)
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "duplicates.json"
-    path.write_text(json.dumps({**results.provenance(), "default": RELATIVE, "models": found}, indent=1))
+    path.write_text(json.dumps({**provenance.provenance(), "default": RELATIVE, "models": found}, indent=1))
     console.print(f"written to {path}")
 
 

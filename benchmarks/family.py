@@ -28,9 +28,10 @@ from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
-from patchreorder import OrientationReorder, PatchReorder, PoseAlign, RankedPool, ShiftAlign, create_model, results
+from patchreorder import OrientationReorder, PatchReorder, PoseAlign, RankedPool, ShiftAlign, create_model
 from patchreorder.data import datasets
 from patchreorder.engine.memory import keep_freed_memory
+from patchreorder.laboratory import provenance
 
 BATCH = 128
 DATASET = "mnist-t"
@@ -83,7 +84,7 @@ def main() -> None:
     show(console, rows)
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "family.json"
-    path.write_text(json.dumps({"rounds": rounds, "batch": BATCH, **results.provenance(), "rows": rows}, indent=1))
+    path.write_text(json.dumps({"rounds": rounds, "batch": BATCH, **provenance.provenance(), "rows": rows}, indent=1))
     console.print(f"written to {path}")
 
 

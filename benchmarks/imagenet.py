@@ -31,10 +31,10 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional as F
 
-from patchreorder import results
 from patchreorder.data.photos import Photos
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.engine.train import model_input
+from patchreorder.laboratory import provenance
 from patchreorder.models import create_model
 
 SIZE = (500, 375)
@@ -70,7 +70,7 @@ def main() -> None:
         "images": images,
         "rounds": rounds,
         "batch": BATCH,
-        **results.provenance(),
+        **provenance.provenance(),
         "input": inputs,
         "step": steps,
     }

@@ -29,12 +29,12 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from patchreorder import results
 from patchreorder.data.datasets import Digits, generated, mnist
-from patchreorder.data.grids import rotations, translations
-from patchreorder.engine import measure as engine
+from patchreorder.data.poses import rotations, translations
 from patchreorder.engine.memory import keep_freed_memory
-from patchreorder.engine.networks import open_network
+from patchreorder.laboratory import provenance
+from patchreorder.measuring import measure as engine
+from patchreorder.measuring.networks import open_network
 
 WANTED = 0.85
 TRANSFORMS = 22
@@ -61,7 +61,7 @@ def main() -> None:
     )
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "measure.json"
-    path.write_text(json.dumps({**results.provenance(), "wanted": WANTED, "row": row}, indent=1))
+    path.write_text(json.dumps({**provenance.provenance(), "wanted": WANTED, "row": row}, indent=1))
     console.print(f"written to {path}")
 
 

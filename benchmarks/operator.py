@@ -32,10 +32,11 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
-from patchreorder import __version__, native, patch_reorder, torch_form
+from patchreorder import __version__, patch_reorder
 from patchreorder.engine.memory import keep_freed_memory
-from patchreorder.functional import Grid
-from patchreorder.results import processor
+from patchreorder.laboratory.provenance import processor
+from patchreorder.operator import native, torch_form
+from patchreorder.operator.functional import Grid
 
 # shape, grid, levels, most forward, most (forward + backward) / 2; None where nothing was promised
 SHAPES: list[tuple[tuple[int, ...], Grid, int, float, float | None]] = [

@@ -37,7 +37,7 @@ from PIL import Image, ImageDraw
 from rich.console import Console
 from rich.table import Table
 
-from patchreorder import results
+from patchreorder.laboratory import provenance
 from patchreorder.playground.digits import SAMPLES
 
 LIVE = 100.0  # milliseconds that a change may take in the browser
@@ -87,7 +87,7 @@ def main() -> None:
         console.print("browser: no chromium here, not measured")
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "playground.json"
-    path.write_text(json.dumps({**results.provenance(), **found}, indent=1))
+    path.write_text(json.dumps({**provenance.provenance(), **found}, indent=1))
     console.print(f"written to {path}")
     if load["errors"]:
         sys.exit(1)

@@ -28,14 +28,14 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from patchreorder import results
 from patchreorder.data import photos
 from patchreorder.data.ukbench import GROUP, UKBench
-from patchreorder.engine.describe import BATCH, describe, ready
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.engine.train import model_input
+from patchreorder.laboratory import provenance
 from patchreorder.metrics.retrieval import ROOM, normalise, ns_score
-from patchreorder.models.descriptors import create_descriptor
+from patchreorder.search.describe import BATCH, describe, ready
+from patchreorder.search.descriptors import create_descriptor
 
 WANTED = {"all pairs": 0.8, "describe alexnet/ranked": 0.9, "describe efficientnet/gap": 0.9}
 
@@ -59,7 +59,7 @@ def main() -> None:
             show(console, rows[-1])
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "retrieval.json"
-    path.write_text(json.dumps({**results.provenance(), "rounds": rounds, "rows": rows}, indent=1))
+    path.write_text(json.dumps({**provenance.provenance(), "rounds": rounds, "rows": rows}, indent=1))
     console.print(f"written to {path}")
 
 

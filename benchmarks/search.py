@@ -31,7 +31,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
-from patchreorder import results
+from patchreorder.laboratory import provenance
 from patchreorder.search.manifest import checksum
 from patchreorder.search.stores import BUILD_WIDTH, LINKS, SEARCH_WIDTH, Graph, Vectors, build_graph
 
@@ -63,7 +63,7 @@ def main() -> None:
     )
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "search.json"
-    path.write_text(json.dumps({**results.provenance(), **found}, indent=1))
+    path.write_text(json.dumps({**provenance.provenance(), **found}, indent=1))
     console.print(f"written to {path}")
 
 

@@ -30,11 +30,12 @@ from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
-from patchreorder import recipes, results
+from patchreorder import recipes
 from patchreorder.data import datasets
 from patchreorder.engine.memory import keep_freed_memory
+from patchreorder.laboratory import provenance
+from patchreorder.laboratory.recipe import Row
 from patchreorder.models import count_parameters, create_model
-from patchreorder.recipes.spec import Row
 
 BATCH = 128
 NEAR = ("cnn", "pr_cnn", "pr_cnn_fine")
@@ -63,7 +64,7 @@ def main() -> None:
         rows = networks(dataset, rounds)
         found[dataset] = {"stock over ours": stock, "networks": rows}
         show(console, dataset, stock, rows)
-    report = {"rounds": rounds, "batch": BATCH, **results.provenance(), "sets": found}
+    report = {"rounds": rounds, "batch": BATCH, **provenance.provenance(), "sets": found}
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "training.json"
     path.write_text(json.dumps(report, indent=1))

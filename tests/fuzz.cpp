@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "../src/patchreorder/native/kernel.cpp"
+#include "../src/patchreorder/operator/native/kernel.cpp"
 
 int main(int argc, char** argv) {
   const int cases = argc > 1 ? std::atoi(argv[1]) : 20000;

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from patchreorder.results import Result, append
+from patchreorder.laboratory.rows import Result, append
 
 MODELS = {
     "fcn": ("FCN", 2.1, 2.9),

@@ -4,46 +4,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .advice import advise as advise
-    from .alignment import ShiftAlign as ShiftAlign
-    from .alignment import align_shift as align_shift
-    from .functional import patch_reorder as patch_reorder
-    from .functional import undo_reorder as undo_reorder
+    from .layers.orientation_reorder import OrientationReorder as OrientationReorder
+    from .layers.orientation_reorder import reorder_orientations as reorder_orientations
+    from .layers.patch_reorder import PatchReorder as PatchReorder
+    from .layers.pose_align import PoseAlign as PoseAlign
+    from .layers.pose_align import align_pose as align_pose
+    from .layers.ranked_pool import RankedPool as RankedPool
+    from .layers.ranked_pool import ranked_pool as ranked_pool
+    from .layers.registry import create_layer as create_layer
+    from .layers.shift_align import ShiftAlign as ShiftAlign
+    from .layers.shift_align import align_shift as align_shift
+    from .layers.unroll import Unroll as Unroll
+    from .layers.unroll import unroll as unroll
     from .models import create_model as create_model
     from .models.saved import load_classifier as load_classifier
-    from .module import PatchReorder as PatchReorder
-    from .named import create_layer as create_layer
-    from .orientation import OrientationReorder as OrientationReorder
-    from .orientation import reorder_orientations as reorder_orientations
-    from .pooling import RankedPool as RankedPool
-    from .pooling import ranked_pool as ranked_pool
-    from .posing import PoseAlign as PoseAlign
-    from .posing import align_pose as align_pose
-    from .surgery import insert_after as insert_after
-    from .surgery import remove_after as remove_after
-    from .unrolling import Unroll as Unroll
-    from .unrolling import unroll as unroll
+    from .operator.functional import patch_reorder as patch_reorder
+    from .operator.functional import undo_reorder as undo_reorder
+    from .surgery.advice import advise as advise
+    from .surgery.insertion import insert_after as insert_after
+    from .surgery.insertion import remove_after as remove_after
 
 _HOMES = {
-    "patch_reorder": "functional",
-    "undo_reorder": "functional",
-    "OrientationReorder": "orientation",
-    "PatchReorder": "module",
-    "PoseAlign": "posing",
-    "RankedPool": "pooling",
-    "ShiftAlign": "alignment",
-    "Unroll": "unrolling",
-    "advise": "advice",
-    "align_pose": "posing",
-    "align_shift": "alignment",
-    "create_layer": "named",
+    "OrientationReorder": "layers.orientation_reorder",
+    "PatchReorder": "layers.patch_reorder",
+    "PoseAlign": "layers.pose_align",
+    "RankedPool": "layers.ranked_pool",
+    "ShiftAlign": "layers.shift_align",
+    "Unroll": "layers.unroll",
+    "advise": "surgery.advice",
+    "align_pose": "layers.pose_align",
+    "align_shift": "layers.shift_align",
+    "create_layer": "layers.registry",
     "create_model": "models",
-    "insert_after": "surgery",
+    "insert_after": "surgery.insertion",
     "load_classifier": "models.saved",
-    "ranked_pool": "pooling",
-    "remove_after": "surgery",
-    "reorder_orientations": "orientation",
-    "unroll": "unrolling",
+    "patch_reorder": "operator.functional",
+    "ranked_pool": "layers.ranked_pool",
+    "remove_after": "surgery.insertion",
+    "reorder_orientations": "layers.orientation_reorder",
+    "undo_reorder": "operator.functional",
+    "unroll": "layers.unroll",
 }
 __all__ = [
     "OrientationReorder",

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from patchreorder.recipes.demonstration import (
+from patchreorder.playground.demonstration import (
     COARSE,
     PIXELS,
     PLAIN,
@@ -31,7 +31,7 @@ from patchreorder.recipes.demonstration import (
     sort_maps,
     spots_turned,
 )
-from patchreorder.report import pictures
+from patchreorder.report import plots as pictures
 
 SHOWN = 0  # the filter in the picture
 BORDERS: dict[str, tuple[int, ...]] = {PLAIN: (), COARSE: (4, 2), PIXELS: ()}  # patches a side to outline
@@ -88,7 +88,7 @@ def rough_times() -> str:
     """One sentence on how long sorting takes, compared with copying; benchmarks/ measures it properly."""
     import torch
 
-    from patchreorder.functional import patch_reorder
+    from patchreorder.operator.functional import patch_reorder
 
     x = torch.rand(64, 64, SIZE // POOL, SIZE // POOL)
     clone = _milliseconds(lambda: x.clone())
@@ -172,7 +172,7 @@ def _draw_scene(out: Path, scene: Scene, distances: dict[str, dict[str, float]])
 def _draw_levels(out: Path) -> None:
     import torch
 
-    from patchreorder.functional import patch_reorder
+    from patchreorder.operator.functional import patch_reorder
 
     x = torch.from_numpy(EXAMPLE)[None]
     first, order = patch_reorder(x, grid=2, return_order=True)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional
 
-from patchreorder.results import clean
+from patchreorder.untrusted import clean
 
 
 def duplicates(index: Positional[Path], *, threshold: float | None = None, html: Path | None = None) -> None:

@@ -56,11 +56,11 @@ def fit(
     out = out or Path("runs") / f"fit-{data.resolve().name}"
     import torch
 
+    from patchreorder.classifier import fit as recipes
     from patchreorder.engine.distributed import World
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
-    from patchreorder.recipes import fit as recipes
-    from patchreorder.recipes import spec
+    from patchreorder.laboratory import recipe as spec
 
     chosen = recipes.recipe(data, model=model, reorder=reorder, width=width, epochs=epochs, lr=lr, seeds=seeds)
     keep_freed_memory()

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from tyro.conf import Positional
 
-from patchreorder.results import clean
 from patchreorder.search import DEFAULT_MODEL
+from patchreorder.untrusted import clean
 
 SHOWN = 5  # files that are listed by name
 
@@ -38,9 +38,9 @@ def index(
         workers: processes that decode pictures; by default all cores.
     """
     console = Console(highlight=False)
-    from patchreorder.engine.describe import fingerprint, open_descriptor
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
+    from patchreorder.search.describe import fingerprint, open_descriptor
     from patchreorder.search.index import update
 
     keep_freed_memory()

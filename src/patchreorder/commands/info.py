@@ -28,7 +28,7 @@ def info() -> None:
 def _facts() -> Iterator[tuple[str, str]]:
     import torch  # here, so that `patchreorder info --help` need not wait for it
 
-    from patchreorder import native
+    from patchreorder.operator import native
 
     yield "patchreorder", __version__
     yield "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"

@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 from tyro.conf import Positional
 
+from patchreorder.laboratory.provenance import provenance
 from patchreorder.report import measured, measured_page, page
-from patchreorder.results import clean, provenance
+from patchreorder.untrusted import clean
 
 TRANSFORMS = ("rotate", "translate")
 MEASURES = ("invariance", "similarity", "order")
@@ -94,14 +95,13 @@ def measure(
             raise ValueError(f"compare-{what} ({other}) is for the network of --compare, which is not there")
     import torch
 
-    from patchreorder.data import gallery
-    from patchreorder.data.grids import rotations, translations
-    from patchreorder.engine import findings
-    from patchreorder.engine.measure import forwards
-    from patchreorder.engine.measure import measure as run
+    from patchreorder.data.poses import rotations, translations
     from patchreorder.engine.memory import keep_freed_memory
-    from patchreorder.engine.networks import open_network
     from patchreorder.engine.progress import Terminal
+    from patchreorder.measuring import findings, gallery
+    from patchreorder.measuring.measure import forwards
+    from patchreorder.measuring.measure import measure as run
+    from patchreorder.measuring.networks import open_network
 
     keep_freed_memory()
     if threads:

@@ -87,7 +87,7 @@ def run(
     from patchreorder.engine.distributed import join
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Screen, Terminal
-    from patchreorder.recipes import spec
+    from patchreorder.laboratory import recipe as spec
 
     keep_freed_memory()
     if threads:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from patchreorder.results import clean
+from patchreorder.untrusted import clean
 
 
 def search(
@@ -42,10 +42,10 @@ def search(
     if not image.exists():
         raise ValueError(f"{clean(str(image))} is no picture and no folder")
     console = Console(highlight=False)
-    from patchreorder.engine.describe import fingerprint, open_descriptor
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.search import page
+    from patchreorder.search.describe import fingerprint, open_descriptor
     from patchreorder.search.index import Index, ask
 
     if html:

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from patchreorder.results import try_lock, write_whole
+from patchreorder.files import try_lock, write_whole
 
 from .folders import ENDINGS, Listing, Names, class_names
 from .images import decode

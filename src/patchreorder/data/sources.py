@@ -29,7 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from patchreorder.results import write_whole
+from patchreorder.files import write_whole
 
 MIRROR_SECONDS = 5  # to connect, and for every wait after that
 CLIENT_SECONDS = 600  # for npm or pip, download included

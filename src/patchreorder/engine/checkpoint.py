@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from patchreorder.results import write_whole
+from patchreorder.files import write_whole
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

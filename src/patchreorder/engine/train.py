@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from patchreorder.data.loader import stream
-from patchreorder.results import digest
+from patchreorder.files import digest
 
 from . import checkpoint
 from .distributed import World

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..functional import Energy, Grid, Settings, patch_reorder
-from ..module import PatchReorder
-from ..torch_form import unit_energy
+from patchreorder.layers.patch_reorder import PatchReorder
+from patchreorder.operator.functional import Energy, Grid, Settings, patch_reorder
+from patchreorder.operator.torch_form import unit_energy
 
 STEPS = 1000  # bins of margins, whose centres are 0, 0.001, ..., 1
 

@@ -29,8 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from patchreorder.functional import Energy, Grid, Settings
-from patchreorder.surgery import insert_after
+from patchreorder.operator.functional import Energy, Grid, Settings
+from patchreorder.surgery.insertion import insert_after
 
 from .blur_pool import MaxBlurPool2d
 from .placing import chosen, layer_for_maps, place_layer

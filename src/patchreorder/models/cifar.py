@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from patchreorder.functional import Energy, Grid, Settings
+from patchreorder.operator.functional import Energy, Grid, Settings
 
 from .alexnet import Normalise
 from .placing import chosen

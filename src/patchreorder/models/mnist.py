@@ -24,10 +24,10 @@ from typing import Any
 
 from torch import nn
 
-from patchreorder.functional import Energy, Grid, Settings
-from patchreorder.named import create_layer
-from patchreorder.orientation import OrientationReorder
-from patchreorder.unrolling import Unroll
+from patchreorder.layers.orientation_reorder import OrientationReorder
+from patchreorder.layers.registry import create_layer
+from patchreorder.layers.unroll import Unroll
+from patchreorder.operator.functional import Energy, Grid, Settings
 
 from .blur_pool import MaxBlurPool2d
 from .group_conv import GroupConv2d, GroupLift2d, OrientationMax

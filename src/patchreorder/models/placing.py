@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from patchreorder.functional import Settings
-from patchreorder.module import PatchReorder
-from patchreorder.named import create_layer
-from patchreorder.orientation import OrientationReorder
+from patchreorder.layers.orientation_reorder import OrientationReorder
+from patchreorder.layers.patch_reorder import PatchReorder
+from patchreorder.layers.registry import create_layer
+from patchreorder.operator.functional import Settings
 
 
 class Placed(NamedTuple):

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import nn
 
-from patchreorder.results import write_whole
+from patchreorder.files import write_whole
 
 
 def save(path: Path, model: nn.Module, *, name: str, options: Mapping[str, Any], classes: Sequence[str]) -> None:

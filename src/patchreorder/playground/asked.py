@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from patchreorder.functional import Grid, Settings
+from patchreorder.operator.functional import Grid, Settings
 
 TURNS = (-180, 180)  # degrees, counter-clockwise
 SHIFTS = (-7, 7)  # pixels of a digit: the whole canvas of T

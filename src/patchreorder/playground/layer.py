@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from patchreorder.functional import Settings, patch_reorder
-from patchreorder.torch_form import unit_energy
+from patchreorder.operator.functional import Settings, patch_reorder
+from patchreorder.operator.torch_form import unit_energy
 
 CHANNELS = 16  # maps that are shown
 

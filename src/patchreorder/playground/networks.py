@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from patchreorder.data import transforms
 from patchreorder.data.datasets import VARIANTS
-from patchreorder.functional import Settings, patch_reorder
 from patchreorder.models import create_model, shipped
+from patchreorder.operator.functional import Settings, patch_reorder
 
 from . import layer
 from .asked import SHIFTS, TRAINED, Pose
@@ -126,7 +126,7 @@ def posed(digit: Digit, poses: Iterable[Pose], dataset: str) -> Tensor:
 
 def measured() -> dict[str, dict[str, float]]:
     """Error in % of the shipped weights on MNIST's test digits, turned (r) and shifted (t), from their result rows."""
-    return {name: {short: shipped.row(name, dataset).value for short, dataset in TRAINED.items()} for name in NAMES}
+    return {name: {short: shipped.row(name, dataset)["value"] for short, dataset in TRAINED.items()} for name in NAMES}
 
 
 def _ready(name: str, dataset: str) -> nn.Sequential:

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from patchreorder.data import photos, sources
 from patchreorder.data import weights as trained
 from patchreorder.data.images import BadImage, decode
-from patchreorder.engine.describe import open_descriptor
-from patchreorder.functional import Settings
+from patchreorder.operator.functional import Settings
+from patchreorder.search.describe import open_descriptor
 
 from . import layer
 from .asked import Pose, Refused

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .spec import Recipe
+    from patchreorder.laboratory.recipe import Recipe
 
 # Loaded when asked for, so that help does not wait for torch.
 NAMES = {

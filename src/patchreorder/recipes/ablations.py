@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from patchreorder.engine.train import Training
+from patchreorder.laboratory.classification import changed
+from patchreorder.laboratory.digits import CURVES, Plan, measure, parameters
+from patchreorder.laboratory.recipe import Recipe, Row, Setting
 
 from . import table1
-from .classification import changed
-from .digits import CURVES, Plan, measure, parameters
-from .spec import Recipe, Row, Setting
 
 
 def _row(name: str, title: str, about: str, **options: Any) -> Row:

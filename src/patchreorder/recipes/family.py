@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from patchreorder.engine.train import Training
+from patchreorder.laboratory.classification import changed
+from patchreorder.laboratory.digits import CURVES, Plan, measure, parameters
+from patchreorder.laboratory.recipe import Recipe, Row, Setting
 from patchreorder.models.mnist import UNROLLED
 
 from . import ablations, table1
-from .classification import changed
-from .digits import CURVES, Plan, measure, parameters
-from .spec import Recipe, Row, Setting
 
 
 def _cnn(name: str, title: str, about: str, layer: str, place: str, **options: Any) -> Row:

@@ -19,17 +19,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from patchreorder.data.grids import AS_IT_IS, posed
 from patchreorder.data.photos import UPRIGHT, Pose
-from patchreorder.engine import measure as engine
+from patchreorder.data.poses import AS_IT_IS, posed
 from patchreorder.engine.train import Dataset, model_input
-from patchreorder.engine.watch import BEFORE, watch
+from patchreorder.files import write_whole
+from patchreorder.laboratory import subjects
+from patchreorder.laboratory.recipe import Column, Job, Recipe, Row
+from patchreorder.laboratory.rows import Result
+from patchreorder.laboratory.subjects import clock
+from patchreorder.measuring import measure as engine
+from patchreorder.measuring.activations import BEFORE, watch
 from patchreorder.metrics.consistency import FeatureSimilarity
-from patchreorder.results import Result, write_whole
-
-from . import subjects
-from .spec import Column, Job, Recipe, Row
-from .subjects import clock
 
 METRIC = "cosine"
 POSES = {"turned": Pose(degrees=36.0), "shifted": Pose(right=0.16)}

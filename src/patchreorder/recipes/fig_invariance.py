@@ -14,13 +14,12 @@ shifted. Scores of unequal numbers of images cannot be compared: the highest tha
 
 from __future__ import annotations
 
-from patchreorder.data.grids import rotations, translations
-from patchreorder.engine import measure as engine
-from patchreorder.results import Result
-
-from . import subjects
-from .spec import Column, Job, Recipe, Row, Setting
-from .subjects import Plan, clock, stages
+from patchreorder.data.poses import rotations, translations
+from patchreorder.laboratory import subjects
+from patchreorder.laboratory.recipe import Column, Job, Recipe, Row, Setting
+from patchreorder.laboratory.rows import Result
+from patchreorder.laboratory.subjects import Plan, clock, stages
+from patchreorder.measuring import measure as engine
 
 METRIC = "invariance score"
 GRIDS = {"rotation": rotations, "translation": translations}

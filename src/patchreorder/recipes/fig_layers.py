@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from patchreorder.engine.train import Training
+from patchreorder.laboratory.cifar10 import CURVES, Plan, measure, parameters
+from patchreorder.laboratory.classification import changed
+from patchreorder.laboratory.recipe import Recipe, Row, Setting
 
 from . import table2_cifar10
-from .classification import changed
-from .pictures import CURVES, Plan, measure, parameters
-from .spec import Recipe, Row, Setting
 
 GRIDS = {"4x4": ("4x4 patches", {"grid": 4, "levels": 1}), "2x2": ("2x2 of 2x2 patches", {"grid": 2, "levels": 2})}
 EPOCHS = 6

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from patchreorder.laboratory.classification import changed
+from patchreorder.laboratory.photographs import CURVES, count, identify, measure
+from patchreorder.laboratory.recipe import Recipe
+
 from . import table2
-from .classification import changed
 from .fig_layers import LAYERS, comparisons, figure, rows
-from .photographs import CURVES, count, identify, measure
-from .spec import Recipe
 
 RECIPE = Recipe(
     name="fig_layers_imagenet",

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from patchreorder.engine.train import Training
+from patchreorder.laboratory.classification import changed
+from patchreorder.laboratory.digits import CURVES, Plan, measure, parameters
+from patchreorder.laboratory.recipe import Recipe, Setting
 
 from . import table1
-from .classification import changed
-from .digits import CURVES, Plan, measure, parameters
 from .fig_layers import comparisons, figure, rows
-from .spec import Recipe, Setting
 
 EPOCHS = {"R": 4, "T": 2}
 

@@ -18,16 +18,15 @@ from typing import NamedTuple
 
 import torch
 
-from patchreorder.data.grids import posed
 from patchreorder.data.photos import Pose
+from patchreorder.data.poses import posed
 from patchreorder.engine.train import model_input
-from patchreorder.engine.watch import watch
+from patchreorder.laboratory import subjects
+from patchreorder.laboratory.recipe import Column, Job, Recipe, Row
+from patchreorder.laboratory.rows import Result
+from patchreorder.laboratory.subjects import clock, stages
+from patchreorder.measuring.activations import watch
 from patchreorder.metrics.propagation import Moved, moved_right, part_that_arrives
-from patchreorder.results import Result
-
-from . import subjects
-from .spec import Column, Job, Recipe, Row
-from .subjects import clock, stages
 
 METRIC = "part of the shift"
 CURVE = "shift of the maps"

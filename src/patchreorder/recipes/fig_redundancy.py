@@ -22,14 +22,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from patchreorder.laboratory import subjects
+from patchreorder.laboratory.recipe import Column, Job, Recipe, Row, Setting
+from patchreorder.laboratory.rows import Result
+from patchreorder.laboratory.subjects import SHIPPED, clock
+from patchreorder.laboratory.trained import CIFAR10, generated_network, trained_network
 from patchreorder.metrics.redundancy import neuron_similarity, position_similarity
 from patchreorder.models import create_model
-from patchreorder.results import Result
-
-from . import subjects
-from .spec import Column, Job, Recipe, Row, Setting
-from .subjects import SHIPPED, clock
-from .trained import CIFAR10, generated_network, trained_network
 
 METRIC = "mean |cosine|"
 NETWORKS = {

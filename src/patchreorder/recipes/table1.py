@@ -18,11 +18,10 @@ from typing import Any
 
 from patchreorder.data.datasets import SWAY
 from patchreorder.engine.train import Training
+from patchreorder.laboratory.classification import changed
+from patchreorder.laboratory.digits import CURVES, OneTraining, Plan, measure, parameters
+from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting
 from patchreorder.models.mnist import UNROLLED
-
-from .classification import changed
-from .digits import CURVES, OneTraining, Plan, measure, parameters
-from .spec import Column, Recipe, Row, Setting
 
 STRAIGHT = f"pose:by=shear,jitter=2,tilt={SWAY},zoom={SWAY / 100},size=28"
 BENT = STRAIGHT.replace(",size", ",bend=1,size")

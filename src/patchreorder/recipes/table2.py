@@ -23,10 +23,9 @@ longest gradient. Nobody has run the settings `paper` and `short` with this code
 from __future__ import annotations
 
 from patchreorder.engine.train import Training
-
-from .classification import changed
-from .photographs import CURVES, Plan, count, identify, measure
-from .spec import Column, Recipe, Row, Setting
+from patchreorder.laboratory.classification import changed
+from patchreorder.laboratory.photographs import CURVES, Plan, count, identify, measure
+from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting
 
 ROWS = (
     Row(name="cnn", title="CNN", model="alexnet", about="AlexNet as Caffe trains it"),

@@ -13,10 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from patchreorder.engine.train import Training
-
-from .classification import changed
-from .pictures import CURVES, Plan, measure, parameters
-from .spec import Column, Recipe, Row, Setting
+from patchreorder.laboratory.cifar10 import CURVES, Plan, measure, parameters
+from patchreorder.laboratory.classification import changed
+from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting
 
 ROWS = (
     Row(name="cnn", title="CNN", model="cifar_cnn", about="no reordering"),

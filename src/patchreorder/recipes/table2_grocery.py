@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import Any
 
 from patchreorder.engine.train import Training
+from patchreorder.laboratory.classification import changed
+from patchreorder.laboratory.photographs import CURVES, Plan, identify, measure_frozen
+from patchreorder.laboratory.recipe import Recipe, Row, Setting
 
 from . import table2
-from .classification import changed
-from .photographs import CURVES, Plan, identify, measure_frozen
-from .spec import Recipe, Row, Setting
 
 
 def _reordered(name: str, title: str, about: str, **options: Any) -> Row:

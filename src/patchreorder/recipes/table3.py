@@ -35,8 +35,8 @@ table: all groups, and networks that `table2 --setting paper` trained; not run b
 
 from __future__ import annotations
 
-from .retrieval import Drawn, Plan, Viewed, changed, identify, measure
-from .spec import Column, Recipe, Row, Setting
+from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting
+from patchreorder.laboratory.retrieval import Drawn, Plan, Viewed, changed, identify, measure
 
 _ALEXNET = {
     "flatten": ("AlexNet (CNN)", "the last pool's 6x6 maps as they are"),

@@ -6,11 +6,11 @@ patchreorder run upright [--rows cnn pose] [--split validation] [--out runs/upri
 from __future__ import annotations
 
 from patchreorder.engine.train import Training
+from patchreorder.laboratory.classification import changed
+from patchreorder.laboratory.digits import CURVES, OneTraining, measure, parameters
+from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting
 
 from . import family, table1
-from .classification import changed
-from .digits import CURVES, OneTraining, measure, parameters
-from .spec import Column, Recipe, Row, Setting
 
 ROWS = (
     *(row for row in table1.ROWS if row.name in ("cnn", "st_cnn", "pr_cnn", "cnn_gap")),

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from patchreorder.report import tables
-from patchreorder.report.folder import Curve, points
-from patchreorder.report.tables import Entry, Table
-from patchreorder.results import Result
+from patchreorder.laboratory.rows import Result
+
+from . import tables
+from .folder import Curve, points
+from .tables import Entry, Table
 
 WIDTH, HEIGHT = 200, 128  # of a panel, in units of the SVG: about pixels
 LEFT, RIGHT, TOP, BOTTOM = 33, 193, 7, 108  # where its lines are drawn

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from patchreorder.results import Result, is_count, is_number
+from patchreorder.laboratory.rows import Result
+from patchreorder.untrusted import is_count, is_number
 
 
 class McNemar(NamedTuple):

@@ -25,13 +25,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
-from patchreorder.report import tables
-from patchreorder.report.charts import Axis, Line, Tick, mean_line
-from patchreorder.report.folder import Named, Recipe
-from patchreorder.report.pictures import COLOURS, FAINT, INK
-from patchreorder.report.tables import Table
-from patchreorder.report.tiles import tiles
-from patchreorder.results import Result, is_number, write_whole
+from patchreorder.files import write_whole
+from patchreorder.laboratory.rows import Result
+from patchreorder.untrusted import is_number
+
+from . import tables
+from .charts import Axis, Line, Tick, mean_line
+from .folder import Named, Recipe
+from .plots import COLOURS, FAINT, INK
+from .tables import Table
+from .tiles import tiles
 
 PALETTE = (*COLOURS, "#a03c8c", "#4aa5d8", "#b3261e", "#6b5310", "#0e0e12")
 DASHES = ("", "7 3", "2 2.5", "", "9 3 2 3", "5 2", "", "7 3", "")

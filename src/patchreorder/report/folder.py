@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from patchreorder import results
-from patchreorder.results import Result, clean, is_count, is_number
+from patchreorder.laboratory.rows import Result
+from patchreorder.laboratory.rows import read as read_rows
+from patchreorder.untrusted import clean, is_count, is_number
 
 
 class Named(NamedTuple):
@@ -157,7 +158,7 @@ def _rows(file: Path, recipe: str) -> tuple[list[Result], list[str]]:
     """The rows that can be shown, and what is wrong with the file."""
     if not file.exists():
         return [], []
-    rows = results.read(file)
+    rows = read_rows(file)
     problems = []
     if rows.damaged:
         lines = ", ".join(map(str, rows.damaged[:10])) + (", ..." if len(rows.damaged) > 10 else "")

@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from patchreorder.report import tables
-from patchreorder.report.comparison import McNemar, mcnemar
-from patchreorder.results import clean, write_whole
+from patchreorder.files import write_whole
+from patchreorder.untrusted import clean
+
+from . import tables
+from .comparison import McNemar, mcnemar
 
 AS_IT_IS = "as it is"
 LEAST = 0.5  # points: of smaller losses nobody asks where they come from

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from patchreorder.report import charts, measured, page, tables
-from patchreorder.report.charts import Axis, Line, Tick
-from patchreorder.report.measured import AS_IT_IS, Document, Sweep
-from patchreorder.report.page import Tile
-from patchreorder.results import clean, write_whole
+from patchreorder.files import write_whole
+from patchreorder.untrusted import clean
+
+from . import charts, measured, page, tables
+from .charts import Axis, Line, Tick
+from .measured import AS_IT_IS, Document, Sweep
+from .page import Tile
 
 WIDTH, HEIGHT = 320, 200  # of a chart, in units of the SVG: about pixels
 LEFT, RIGHT, TOP, BOTTOM = 36, 312, 8, 176  # where its lines are drawn

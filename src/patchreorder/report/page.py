@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from patchreorder import __version__
-from patchreorder.report import charts, figures, tables
-from patchreorder.report.folder import Recipe
-from patchreorder.report.tables import Entry, Table
-from patchreorder.report.tiles import tiles
-from patchreorder.results import Result, write_whole
+from patchreorder.files import write_whole
+from patchreorder.laboratory.rows import Result
+
+from . import charts, figures, tables
+from .folder import Recipe
+from .tables import Entry, Table
+from .tiles import tiles
 
 SHOWN = 10  # tiles of a cell: one line on a wide screen
 

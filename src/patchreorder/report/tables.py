@@ -16,10 +16,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from patchreorder.report import comparison
-from patchreorder.report.comparison import Comparison, Difference
-from patchreorder.report.folder import Named, Recipe, load
-from patchreorder.results import Result, is_number
+from patchreorder.laboratory.rows import Result
+from patchreorder.untrusted import is_number
+
+from . import comparison
+from .comparison import Comparison, Difference
+from .folder import Named, Recipe, load
 
 MISSING, NONE, MINUS = "missing", "\N{EN DASH}", "\N{MINUS SIGN}"
 FEW = 4  # comparisons without rows that are told one by one

@@ -23,8 +23,10 @@ from torch import Tensor
 from patchreorder.data.loader import ahead
 from patchreorder.data.photos import Pose
 from patchreorder.engine.progress import Screen
-from patchreorder.results import clean, sync_folder, try_lock
+from patchreorder.files import sync_folder, try_lock
+from patchreorder.untrusted import clean
 
+from .images import POSES, Descriptor, File, Reader, described, fault, listed, pose_name
 from .manifest import (
     MANIFEST,
     Chunk,
@@ -39,7 +41,6 @@ from .manifest import (
     verify,
     write_chunk,
 )
-from .pictures import POSES, Descriptor, File, Reader, described, fault, listed, pose_name
 from .stores import Graph, Qdrant, Remote, Vectors, build_graph, need_faiss
 
 CHUNK = 500  # vectors of a chunk: what a killed process has to do again at the most

@@ -20,9 +20,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from patchreorder.results import clean, write_whole
+from patchreorder.files import write_whole
+from patchreorder.untrusted import clean
 
-from .pictures import PREPROCESSING, File
+from .images import PREPROCESSING, File
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -12,7 +12,8 @@ from PIL import Image
 
 from patchreorder import __version__
 from patchreorder.data.images import BadImage, decode
-from patchreorder.results import clean, write_whole
+from patchreorder.files import write_whole
+from patchreorder.untrusted import clean
 
 THUMBNAIL = 160  # pixels of the longer side
 

@@ -1,0 +1,1 @@
+"""A classifier for photographs in class folders: fit."""

@@ -1,0 +1,242 @@
+"""Measuring a cell of a table of retrieval: describe every image, and count how many of its group each one finds."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from patchreorder.data import ukbench
+from patchreorder.data.ukbench import GROUP, UKBench
+from patchreorder.engine.distributed import World
+from patchreorder.engine.train import model_input
+from patchreorder.files import digest
+from patchreorder.metrics.retrieval import ns_score
+from patchreorder.models import alexnet
+from patchreorder.search.describe import BATCH, answers, describe, fingerprint, open_descriptor, ready
+from patchreorder.search.descriptors import SIZE, Descriptor, Layer, backbone_of, create_descriptor, layer_descriptor
+from patchreorder.untrusted import is_count
+
+from .provenance import provenance
+from .recipe import Job
+from .rows import Result
+from .trained import generated_network, load_trained, seeded, trained_network
+
+LAYERS = {"fc6": "relu6", "fc7": "relu7"}  # what they say is taken behind their ReLU
+GALLERIES = 4  # of class folders, to choose on
+ROOM = 1 << 29  # numbers of maps that are kept for the rows that share them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a cell is measured on.
+
+    Args:
+        groups: of UK-Bench, the first (None: all).
+        trained: the setting of the trainings that fully connected layers are taken of.
+        layer: what describes instead of the row's layer: conv1, relu1, ..., fc8, or a module's name.
+        generated: small generated images and random weights.
+    """
+
+    groups: int | None = None
+    trained: str = ""
+    layer: str = ""
+    generated: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Viewed(Plan):
+    """The same on views of training photographs, see `UKBench.viewpoints`; a class of its own, for fields are hashed.
+
+    Args:
+        photographs: of a gallery.
+    """
+
+    photographs: int = 250
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(Plan):
+    """The same with turns and shifts that the cell's seed draws, where other plans have one draw for all.
+
+    Args:
+        by_seed: says so in the hash.
+    """
+
+    by_seed: bool = True
+
+
+def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
+    """The plan with another number of groups, or another layer."""
+    for name, value in change.items():
+        if name == "layer" and isinstance(value, str) and (plan.trained or plan.generated):
+            continue
+        if name != "groups" or not is_count(value) or not value:
+            raise ValueError(
+                f"change ({name}={value!r}) must be groups=N, or with trained networks layer=NAME: nothing is trained"
+            )
+    return replace(plan, **change)
+
+
+def identify(data: Path | None, plan: Plan, split: str) -> str:
+    """Which images a cell is about, by their names."""
+    return "" if data is None else digest([name for images in _opened(data, plan, split) for name in images.names])
+
+
+class Measure:
+    """Measures one cell; every process of the world calls this.
+
+    The last network is kept for the next column, and maps for the rows that differ only in what they make of them.
+    """
+
+    def __init__(self) -> None:
+        self.kept: tuple[Any, Descriptor] | None = None
+        self.maps: dict[tuple[str, str], Tensor] = {}  # by network and images
+        self.told: set[Path] = set()
+
+    def __call__(self, job: Job) -> Result:
+        galleries = self.galleries(job)
+        model = self.model(job)
+        show = job.screen.count(f"{job.row.title}, {job.column.title}", sum(map(len, galleries)))
+        begun, cpu_begun = time.perf_counter(), time.process_time()
+        features = [self.features(model, images, world=job.world, report=show) for images in galleries]
+        seconds, cpu_seconds = time.perf_counter() - begun, time.process_time() - cpu_begun
+        scores = [ns_score(own, images.groups)[0] for own, images in zip(features, galleries, strict=True)]
+        counts = torch.cat(scores)
+        return Result(
+            **job.cell._asdict(),
+            metric="NS-score",
+            value=counts.double().mean().item(),
+            n=len(counts),
+            steps=0,
+            seconds=round(seconds, 1),
+            cpu_seconds=round(cpu_seconds, 1),
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            details={
+                "dataset": job.column.dataset,
+                "descriptor": model.name,
+                "dimensions": model.dimensions,
+                "weights": fingerprint(model),
+                "scores": counts.tolist(),  # of every query, so that rows can be compared
+                "together": GROUP,
+                "groups": len(counts) // GROUP,
+                "batch": BATCH,
+                "threads": torch.get_num_threads(),
+                "processes": job.world.size,
+                "resumed": 0,
+                "note": job.plan.note,
+            },
+            **provenance(),
+        )
+
+    def features(
+        self, model: Descriptor, images: UKBench, *, world: World, report: Callable[[int], None] = lambda more: None
+    ) -> Tensor:
+        """What `describe` gives; maps that were computed for another row are used again."""
+        with torch.inference_mode():
+            first = model.maps(model_input(images.batch(torch.tensor([0]))[0], world.device))
+        if len(images) * first.numel() > ROOM // 4:  # four columns
+            return describe(model, images, world=world, report=report)
+        own = digest([images.view, images.photos.seed, images.names])
+        key = digest([repr(model.maps), fingerprint(model.maps)]), own
+        if key not in self.maps:
+            while sum(map(Tensor.numel, self.maps.values())) + len(images) * first.numel() > ROOM:
+                self.maps.pop(next(iter(self.maps)))
+            self.maps[key] = answers(nn.Sequential(model.maps, nn.Flatten()), images, world=world, report=report)
+        maps = self.maps[key].view(-1, *first.shape[1:])
+        with torch.inference_mode():
+            return torch.cat([model.pooled(_laid_out(part, world)).cpu() for part in maps.split(BATCH)])
+
+    def galleries(self, job: Job) -> list[UKBench]:
+        """The images to search among; for validation, parts of class folders, each by itself."""
+        folder = job.data
+        if folder is None and job.plan.generated:
+            folder = job.out / "generated"
+            if job.world.leads and not folder.is_dir():
+                ukbench.generated(folder, groups=2)
+            job.world.wait()
+        if folder is None:
+            wanted = "a folder with UK-Bench's files ukbenchNNNNN.jpg" if job.cell.split == "test" else "class folders"
+            raise ValueError(f"{job.cell.recipe} needs --data DIR, {wanted}")
+        opened = _opened(folder, job.plan, job.cell.split)
+        for line in opened[0].remarks() if folder not in self.told else ():
+            job.screen.say(line)
+        self.told.add(folder)
+        own: dict[str, Any] = {"workers": job.means.workers}
+        if isinstance(job.plan, Drawn):
+            own["seed"] = job.cell.seed
+        seen = [replace(images, view=job.column.dataset, photos=replace(images.photos, **own)) for images in opened]
+        return seen if job.plan.groups is None else [images.first(job.plan.groups) for images in seen]
+
+    def model(self, job: Job) -> Descriptor:
+        """The row's network; what is to be fetched is fetched by one process before all others ask for it."""
+        known = (job.row, job.cell.seed, job.plan, job.means.weights, job.means.trained)
+        if self.kept is None or self.kept[0] != known:
+            self.kept = None  # gone before the next one takes as much memory
+            first = _model(job) if job.world.leads else None
+            job.world.wait()
+            self.kept = known, (first or _model(job)).to(job.world.device)
+        return self.kept[1]
+
+
+measure = Measure()
+
+
+def _laid_out(maps: Tensor, world: World) -> Tensor:
+    """As a network gives maps."""
+    layout = torch.channels_last if maps.ndim == 4 else torch.contiguous_format
+    return maps.to(world.device).contiguous(memory_format=layout)
+
+
+@functools.lru_cache(maxsize=2)
+def _opened(folder: Path, plan: Plan, split: str) -> list[UKBench]:
+    if isinstance(plan, Viewed):
+        if split == "test":
+            raise ValueError("views are of training photographs: add --split validation")
+        return UKBench.viewpoints(folder, photographs=plan.photographs)
+    return [UKBench.open(folder)] if split == "test" else UKBench.galleries(folder, most=GALLERIES)
+
+
+def _model(job: Job) -> Descriptor:
+    if "layer" not in job.row.options:
+        if job.plan.generated:
+            return ready(seeded(job, lambda: create_descriptor(job.row.model)))
+        # The given file is AlexNet's: rows of other networks fetch theirs.
+        weights = job.means.weights if backbone_of(job.row.model) == "alexnet" else None
+        return open_descriptor(job.row.model, weights=weights, say=job.screen.say)
+    layer = job.plan.layer or job.row.options["layer"]
+    model = generated_network(job) if job.plan.generated else trained_network(job, job.plan.trained)
+    return _at(model, job.row.model, layer)
+
+
+def connected(run: Path, network: str, *, layer: str, **which: Any) -> Descriptor:
+    """What a layer of a trained AlexNet says, as a descriptor; fc6 and fc7 after their ReLU.
+
+    Args:
+        run, network, **which: see `load_trained`.
+        layer: fc6 or fc7; or another name in the network's `layers`, or of a module.
+    """
+    return _at(load_trained(run, network, **which), network, layer)
+
+
+def _at(model: nn.Module, network: str, layer: str) -> Descriptor:
+    assert isinstance(model, alexnet.AlexNet)
+    name, place = f"{network}/{layer}", LAYERS.get(layer, layer)
+    place = model.layers.get(place, place)
+    front, classifier = alexnet.split(model.eval())
+    inside = place.removeprefix("classifier.")
+    names = [name for name, _ in classifier.named_children()]
+    if inside not in names:
+        return ready(layer_descriptor(name, Layer(model, place)))
+    # Cut in two, for the front is the same for all trainings that left it as it was.
+    parts = nn.Sequential(*list(classifier.children())[: names.index(inside) + 1])
+    with torch.no_grad():
+        dimensions = parts(front(torch.zeros(1, 3, SIZE, SIZE))).shape[1]
+    return ready(Descriptor(name, front, parts, dimensions=dimensions))

@@ -1,0 +1,1 @@
+"""Surgery on any network: insert layers, remove them, and advise where they could help."""

@@ -1,0 +1,413 @@
+"""Ranked pooling: known answers, an oracle by Python's own sort, the permutations it forgets, and its derivatives."""
+
+import copy
+import io
+import math
+import pickle
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from torch import nn
+from torch.nn import functional as F
+
+from patchreorder import PatchReorder, RankedPool, ranked_pool
+from patchreorder.search.descriptors import RankWeights
+from tests.compiling import assert_compiles_alike
+from tests.forms import RUNNABLE
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+OPTIONS = [
+    {},
+    {"keep": 1},
+    {"keep": 5},
+    {"quantiles": 4},
+    {"quantiles": 3, "weights": -0.5},
+    {"weights": -1},
+    {"weights": -0.5, "mean": True},
+    {"keep": 4, "mean": True},
+    {"focus": True},
+    {"quantiles": 3, "weights": -1, "focus": True},
+    {"quantiles": 4, "centre": True},
+]
+nan, inf = float("nan"), float("inf")
+
+
+@pytest.fixture(params=["torch", RUNNABLE[-1]])
+def either(request, use_form):
+    use_form(request.param)
+    return request.param
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal to the last bit but for the sign of zeros, and NaN where NaN is."""
+    return torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0))
+
+
+def oracle(values: list[float], *, keep=None, quantiles=None, weights=None, mean=False) -> list[float]:
+    """The definition for one map, by Python's sort and a sum over a fine division of the ranks."""
+    found = sorted(values, reverse=True)[:keep]
+    if quantiles is not None:  # every value `quantiles` times, so that all shares are whole
+        repeated, n = [value for value in found for _ in range(quantiles)], len(found)
+        found = [sum(repeated[i * n : (i + 1) * n]) / n for i in range(quantiles)]
+    by_rank = [(i + 1) ** (weights or 0) for i in range(len(found))]
+    weighted = [value * weight for value, weight in zip(found, by_rank, strict=True)]
+    return [sum(weighted) / sum(by_rank)] if mean else weighted
+
+
+def focused(image: list[list[float]]) -> list[list[float]]:
+    """The definition of focus for the values of one image, channel by channel."""
+    norms = [math.hypot(*place) for place in zip(*image, strict=True)]
+    parts = [math.sqrt(norm / max(norms)) if max(norms) else 1 for norm in norms]
+    return [[value * part for value, part in zip(channel, parts, strict=True)] for channel in image]
+
+
+@st.composite
+def cases(draw):
+    h, w = draw(st.integers(1, 18)), draw(st.integers(1, 18))
+    kind = draw(st.sampled_from(["keep", "quantiles", "all"]))
+    return {
+        "shape": (draw(st.integers(0, 2)), draw(st.integers(1, 5)), h, w),
+        "values": draw(st.sampled_from(["normal", "relu", "few"])),
+        "last": draw(st.booleans()),
+        "seed": draw(st.integers(0, 2**31)),
+        "options": {
+            "keep": draw(st.integers(1, h * w)) if kind == "keep" else None,
+            "quantiles": draw(st.integers(1, 20)) if kind == "quantiles" else None,
+            "weights": draw(st.sampled_from([None, -0.5, -1.0, 0.3])),
+            "mean": draw(st.booleans()),
+        },
+        "focus": draw(st.booleans()),
+    }
+
+
+@settings(
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(case=cases())
+def test_every_form_is_the_oracle_and_forgets_positions(case, use_form):
+    torch.manual_seed(case["seed"])
+    x = {
+        "normal": torch.randn,
+        "relu": lambda s: torch.randn(s).relu(),
+        "few": lambda s: torch.randint(-2, 3, s) * 1.0,
+    }[case["values"]](case["shape"])
+    x = x.contiguous(memory_format=torch.channels_last if case["last"] else torch.contiguous_format)
+    images, options = x.flatten(2).tolist(), case["options"] | {"focus": case["focus"]}
+    images = [focused(image) for image in images] if case["focus"] else images
+    expected = [oracle(values, **case["options"]) for image in images for values in image]
+    shuffled = x.flatten(2)[:, :, torch.randperm(x.shape[2] * x.shape[3])].reshape(x.shape)
+    for name in ("torch", RUNNABLE[-1]):
+        use_form(name)
+        z = ranked_pool(x, **options)
+        assert z.dtype == x.dtype
+        if expected:
+            torch.testing.assert_close(z, torch.tensor(expected).reshape(z.shape), rtol=2e-5, atol=2e-6)
+        assert same(ranked_pool(shuffled, **options), z)
+
+
+def test_known_answers(form):
+    x = torch.tensor([[[[1.0, -4.0, 2.0], [0.0, 3.0, -1.0]]]])
+    assert ranked_pool(x).tolist() == [[[3, 2, 1, 0, -1, -4]]]
+    assert ranked_pool(x, keep=2).tolist() == [[[3, 2]]]
+    torch.testing.assert_close(ranked_pool(x, quantiles=2), torch.tensor([[[2, -5 / 3]]]))
+    assert ranked_pool(x, quantiles=12).tolist() == [[[3, 3, 2, 2, 1, 1, 0, 0, -1, -1, -4, -4]]]
+    # 6 values in 4 shares of 1.5: 3 and half of 2; the other half of 2 and 1; ...
+    torch.testing.assert_close(ranked_pool(x, quantiles=4), torch.tensor([[[8 / 3, 4 / 3, -1 / 3, -3.0]]]))
+    torch.testing.assert_close(ranked_pool(x, keep=3, weights=-1), torch.tensor([[[3, 1, 1 / 3]]]))
+    torch.testing.assert_close(ranked_pool(x, keep=3, weights=1, mean=True), torch.tensor([[[10 / 6]]]))
+    assert ranked_pool(x[0], keep=2).tolist() == [[3, 2]]
+
+
+def test_centred_ranks_have_no_mean_over_channels(either):
+    x = torch.tensor([[[[1.0, 5.0]], [[3.0, 1.0]], [[0.0, -3.0]]]])
+    wanted = torch.tensor([[[7 / 3, 4 / 3], [1 / 3, 4 / 3], [-8 / 3, -8 / 3]]])  # the means were 8/3 and -1/3
+    torch.testing.assert_close(ranked_pool(x, centre=True), wanted)
+    x = torch.randn(2, 7, 5, 6)
+    for options in ({}, {"keep": 3}, {"quantiles": 4}, {"mean": True}, {"smooth": 2, "weights": -0.5}):
+        plain, centred = ranked_pool(x, **options), ranked_pool(x, centre=True, **options)
+        torch.testing.assert_close(centred, plain - plain.mean(1, keepdim=True))
+        assert torch.equal(
+            ranked_pool(x.contiguous(memory_format=torch.channels_last), centre=True, **options), centred
+        )
+    assert ranked_pool(x[:, :1], centre=True).abs().max() == 0  # a single channel is its own mean
+
+
+def test_it_holds_max_average_and_the_finest_grid(form):
+    x = torch.randn(3, 5, 6, 7).relu()
+    assert torch.equal(ranked_pool(x, keep=1), F.adaptive_max_pool2d(x, 1).flatten(2))
+    for options in ({"quantiles": 1}, {"mean": True}, {"mean": True, "weights": 0}, {"quantiles": 6, "mean": True}):
+        torch.testing.assert_close(ranked_pool(x, **options), F.adaptive_avg_pool2d(x, 1).flatten(2))
+    assert torch.equal(ranked_pool(x), PatchReorder(grid="pixels")(x).flatten(2))
+    nearly_max = ranked_pool(x, weights=-60, mean=True)
+    torch.testing.assert_close(nearly_max, ranked_pool(x, keep=1))
+
+
+def test_it_holds_the_pool_of_retrieval(either):
+    x = torch.randn(2, 8, 13, 13).relu()
+    chain = nn.Sequential(nn.AvgPool2d(3, 2), PatchReorder(grid="pixels"), RankWeights(), nn.Flatten())
+    assert torch.equal(ranked_pool(x, smooth=3, stride=2, weights=-0.5).flatten(1), chain(x))
+
+
+def test_focus_counts_places_by_their_norm(either):
+    x = torch.tensor([[[[3.0, 0.0, 30.0, 0.0]], [[4.0, 0.0, -40.0, 0.5]]]])  # norms 5, 0, 50, 0.5
+    expected = torch.tensor([[[30, 3 * 0.1**0.5, 0, 0], [4 * 0.1**0.5, 0.05, 0, -40]]])
+    torch.testing.assert_close(ranked_pool(x, focus=True), expected)
+    torch.testing.assert_close(ranked_pool(8 * x, focus=True), 8 * expected)  # no unit
+    assert torch.equal(ranked_pool(x.roll(1, 3), focus=True), ranked_pool(x, focus=True))
+    apart = torch.stack([x[:, 0].roll(1, 2), x[:, 1]], 1)  # channels by themselves: other places, other norms
+    assert not torch.allclose(ranked_pool(apart, focus=True), ranked_pool(x, focus=True))
+    assert torch.equal(ranked_pool(torch.zeros(1, 2, 3, 3), focus=True), torch.zeros(1, 2, 9))
+    even = torch.randn(2, 1, 5, 5).sign()  # all places alike
+    assert torch.equal(ranked_pool(even, focus=True), ranked_pool(even))
+    half = torch.rand(1, 64, 4, 4).half() * 60000  # its squares are beyond float16
+    assert ranked_pool(half, focus=True).isfinite().all()
+
+
+def test_focus_of_many_channels_is_the_same_in_any_layout_and_order(either):
+    """Energies are rounded; what is added in another order would be rounded otherwise."""
+    x = torch.randn(3, 100, 7, 7)
+    z = ranked_pool(x, focus=True)
+    assert torch.equal(ranked_pool(x.contiguous(memory_format=torch.channels_last), focus=True), z)
+    assert torch.equal(ranked_pool(x.flatten(2)[:, :, torch.randperm(49)].view_as(x), focus=True), z)
+
+
+def test_focus_comes_after_smoothing(either):
+    x = torch.randn(2, 3, 9, 9)
+    windows = F.avg_pool2d(x, 3, 2)
+    assert torch.equal(ranked_pool(x, smooth=3, stride=2, focus=True), ranked_pool(windows, focus=True))
+
+
+def test_focus_leaves_what_is_not_finite_where_it_is(either):
+    x = torch.tensor([[[[nan, inf, 4.0, 1.0]], [[1.0, 2.0, 0.0, 0.0]]]])
+    assert same(ranked_pool(x, focus=True), torch.tensor([[[nan, inf, 4.0, 0.5], [2.0, 1.0, 0.0, 0.0]]]))
+
+
+def test_focus_has_a_gradient_where_nothing_is_seen(either):
+    x = torch.zeros(2, 3, 4, 4)
+    x[0, :, 1, 1] = 2.0
+    x.requires_grad_()
+    ranked_pool(x, focus=True, quantiles=2).sum().backward()
+    assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("size", [8, 17])  # with the kernel and without
+def test_turns_shifts_and_mirrors_leave_it_alone(either, options, size):
+    x = torch.randn(2, 4, size, size)
+    z = ranked_pool(x, **options)
+    for changed in (x.rot90(1, (2, 3)), x.rot90(2, (2, 3)), x.flip(3), x.transpose(2, 3), x.roll((3, 5), (2, 3))):
+        assert torch.equal(ranked_pool(changed, **options), z)
+    assert not torch.equal(ranked_pool(x + 0.01 * torch.randn_like(x), **options), z)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_smoothing_keeps_shifts_over_an_empty_background(either, stride):
+    thing = torch.randn(2, 3, 5, 5)
+    poses = []
+    for top in range(2, 2 + 4 * stride, stride):
+        x = torch.zeros(2, 3, 17, 17)
+        x[:, :, top : top + 5, 2 : 2 + 5] = thing
+        poses.append(ranked_pool(x, smooth=3, stride=stride, weights=-0.5))
+    assert all(torch.equal(pose, poses[0]) for pose in poses)
+    x = torch.zeros(2, 3, 17, 17)
+    x[:, :, :5, 2 : 2 + 5] = thing  # at the border: some windows are missing
+    assert not torch.equal(ranked_pool(x, smooth=3, stride=stride, weights=-0.5), poses[0])
+
+
+def test_smoothed_turns_differ_by_rounding_only(either):
+    x = torch.randn(2, 3, 9, 9)
+    torch.testing.assert_close(ranked_pool(x.rot90(1, (2, 3)), smooth=3), ranked_pool(x, smooth=3))
+
+
+def test_one_length_for_any_size(either):
+    ramp = [torch.linspace(0, 1, side * side).view(1, 1, side, side) for side in (3, 8, 16, 17, 40)]
+    pooled = [ranked_pool(x, quantiles=4) for x in ramp]
+    assert {tuple(z.shape) for z in pooled} == {(1, 1, 4)}
+    # Means over equal shares of the same values: an image of another size says nearly the same.
+    for z in pooled[2:]:
+        torch.testing.assert_close(z, torch.tensor([[[0.875, 0.625, 0.375, 0.125]]]), atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [4, 20])
+def test_types_layouts_and_empty_batches(either, dtype, size):
+    x = torch.randn(2, 3, size, size).to(dtype)
+    for options in OPTIONS:
+        z = ranked_pool(x, **options)
+        assert z.dtype == dtype
+        assert same(ranked_pool(x.contiguous(memory_format=torch.channels_last), **options), z)
+        assert same(ranked_pool(x.transpose(2, 3).contiguous().transpose(2, 3), **options), z)
+        assert ranked_pool(x[:0], **options).shape == (0, *z.shape[1:])
+        assert ranked_pool(x[:, :0], **options).shape == (2, 0, z.shape[2])
+        exact = ranked_pool(x.double(), **options)
+        torch.testing.assert_close(z.double(), exact, rtol=torch.finfo(dtype).eps * 8, atol=torch.finfo(dtype).eps * 8)
+
+
+def test_nan_goes_first_and_stays_in_its_share(either):
+    for size in (4, 17):
+        x = torch.arange(size * size * 1.0).view(1, 1, size, size) - 5
+        x[0, 0, 2, 1], x[0, 0, 3, 3], x[0, 0, 0, 0] = nan, inf, -inf
+        z = ranked_pool(x)[0, 0]
+        assert z[0].isnan()
+        assert z[1] == inf
+        assert z[-1] == -inf
+        assert z[1:].isfinite().sum() == size * size - 3
+        assert torch.equal(z[1:].sort(descending=True).values, z[1:])
+        assert ranked_pool(x, keep=1).isnan().all()
+        shares = ranked_pool(x, quantiles=4)[0, 0]
+        assert shares.isnan().tolist() == [True, False, False, False]
+        assert shares.isfinite().tolist() == [False, True, True, False]
+        assert shares[3] == -inf
+        finite = ranked_pool(x.nan_to_num(1e6, 1e5, -1e6), quantiles=4)[0, 0]
+        torch.testing.assert_close(finite[1:3], shares[1:3])
+        x[0, 0, 2, 1] = 0.0
+        assert ranked_pool(x, quantiles=4)[0, 0, 0] == inf
+
+
+@pytest.mark.parametrize(
+    "options", [*OPTIONS, {"smooth": 2, "keep": 3}, {"smooth": 2, "stride": 2, "quantiles": 3, "focus": True}]
+)
+@pytest.mark.parametrize("sign", [0.0, 0.5])
+def test_gradcheck(either, options, sign):
+    # No two values, and no two windows, are near each other.
+    x = (torch.randperm(40).view(1, 2, 4, 5) / 40 + torch.randn(1, 2, 4, 5) / 200 - sign).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: ranked_pool(x, **options), (x,), check_forward_ad=True)
+
+
+def test_the_gradient_of_a_value_goes_to_its_pixel(either):
+    for size in (3, 17):
+        x = torch.randn(2, 2, size, size, requires_grad=True)
+        weight = torch.randn(2, 2, size * size)
+        (ranked_pool(x) * weight).sum().backward()
+        place = (x.detach().flatten(2)[:, :, None, :] > x.detach().flatten(2)[:, :, :, None]).sum(3)  # larger ones
+        assert torch.equal(x.grad.flatten(2), weight.gather(2, place))
+
+
+@pytest.mark.parametrize("size", [3, 17])
+@pytest.mark.parametrize("value", [0.0, 2.0, -2.0])
+def test_equal_values_get_the_gradient_in_order(either, size, value):
+    for keep in (1, 4):
+        x = torch.full((1, 1, size, size), value, requires_grad=True)
+        (ranked_pool(x, keep=keep) * torch.arange(1.0, keep + 1)).sum().backward()
+        assert x.grad.flatten().tolist() == [*range(1, keep + 1), *[0] * (size * size - keep)]
+
+
+class Small(nn.Module):
+    """A convolution, the layer and a classifier."""
+
+    def __init__(self, length, **options):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.pool = RankedPool(**options)
+        self.head = nn.Linear(4 * length, 2)
+
+    def forward(self, x):
+        return self.head(self.pool(self.conv(x)).flatten(1))
+
+
+def test_compiles_as_one_graph(either):
+    inputs = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 8, 8)
+    assert_compiles_alike(Small(6, quantiles=6, weights=-0.5, focus=True), inputs, backend="aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"keep": 6}, {"quantiles": 6, "weights": -0.5}, {"smooth": 3, "stride": 2}])
+def test_inductor(either, options):
+    assert_compiles_alike(RankedPool(**options), [torch.randn(4, 3, size, size) for size in (8, 20)])
+
+
+def test_exports_with_any_batch_and_size():
+    model = Small(5, quantiles=5, weights=-0.5, smooth=2, focus=True).eval()
+    dims = {0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=8, max=99), 3: torch.export.Dim("w", min=8, max=99)}
+    program = torch.export.export(model, (torch.rand(2, 3, 9, 8),), dynamic_shapes=(dims,))
+    for shape in ((5, 3, 9, 8), (1, 3, 30, 12)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program.module()(x), model(x))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quantiles": 5, "weights": -0.5},
+        {"quantiles": 5, "weights": -0.5, "focus": True},
+        pytest.param({"keep": 5}, marks=pytest.mark.slow),
+        pytest.param({"keep": 1}, marks=pytest.mark.slow),
+        pytest.param({"smooth": 3, "stride": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_onnx_with_any_batch_and_size_ties_and_nan(options):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    layer, file = RankedPool(**options).eval(), io.BytesIO()
+    dims = {0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=6, max=99), 3: torch.export.Dim("w", min=6, max=99)}
+    torch.onnx.export(layer, (torch.rand(2, 3, 8, 7),), dynamo=True, dynamic_shapes=(dims,), verbose=False).save(file)
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    for shape in ((5, 3, 8, 7), (2, 3, 20, 11)):
+        special = torch.tensor([nan, inf, 1.0, -2.0])[torch.randint(0, 4, shape)]
+        for x in (torch.randn(shape), torch.randint(-1, 2, shape).float(), special):
+            z = torch.from_numpy(session.run(None, {session.get_inputs()[0].name: x.numpy()})[0])
+            torch.testing.assert_close(z, layer(x), equal_nan=True)
+
+
+def test_autocast_meta_and_symbolic_traces():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert RankedPool(quantiles=3)(torch.rand(2, 3, 8, 8)).dtype == torch.float32
+    for options in OPTIONS:
+        x = torch.rand(2, 3, 8, 8)
+        assert ranked_pool(x.to("meta"), **options).shape == ranked_pool(x, **options).shape
+    traced = torch.fx.symbolic_trace(nn.Sequential(nn.ReLU(), RankedPool(keep=3)))
+    assert torch.equal(traced(x - 0.5), ranked_pool((x - 0.5).relu(), keep=3))
+
+
+def test_module_copies_pickles_and_prints():
+    layer, x = RankedPool(quantiles=7, smooth=2, weights=-0.5, focus=True), torch.rand(1, 2, 5, 4)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(x), layer(x))
+        assert repr(other) == "RankedPool(quantiles=7, smooth=2, weights=-0.5, focus=True)"
+    assert layer.state_dict() == {}
+    assert repr(RankedPool()) == "RankedPool()"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"keep": 0}, ValueError, r"keep \(0\)"),
+        ({"keep": 2.5}, TypeError, r"keep \(2.5\)"),
+        ({"keep": True}, TypeError, r"keep \(True\)"),
+        ({"keep": 3, "quantiles": 2}, ValueError, r"keep \(3\) and quantiles \(2\)"),
+        ({"quantiles": -1}, ValueError, r"quantiles \(-1\)"),
+        ({"smooth": 0}, ValueError, r"smooth \(0\)"),
+        ({"smooth": None}, TypeError, r"smooth \(None\)"),
+        ({"stride": 0}, ValueError, r"stride \(0\)"),
+        ({"weights": "0.5"}, TypeError, r"weights \('0.5'\)"),
+        ({"weights": inf}, ValueError, r"weights \(inf\)"),
+        ({"mean": 1}, TypeError, r"mean \(1\)"),
+        ({"focus": 0.5}, TypeError, r"focus \(0.5\)"),
+        ({"centre": "yes"}, TypeError, r"centre \('yes'\)"),
+    ],
+)
+def test_bad_arguments_are_named_when_the_layer_is_made(options, error, says):
+    with pytest.raises(error, match=says):
+        RankedPool(**options)
+
+
+def test_maps_that_are_too_small():
+    with pytest.raises(ValueError, match=r"keep \(17\) is more than the 4x4 values"):
+        ranked_pool(torch.rand(1, 1, 4, 4), keep=17)
+    with pytest.raises(ValueError, match=r"smooth \(5\) does not fit maps of 4x6"):
+        ranked_pool(torch.rand(1, 1, 4, 6), smooth=5)
+    with pytest.raises(ValueError, match="0x4"):
+        ranked_pool(torch.rand(1, 1, 0, 4))
+    with pytest.raises(ValueError, match="shape"):
+        ranked_pool(torch.rand(4, 4))
+    with pytest.raises(TypeError, match="int64"):
+        ranked_pool(torch.ones(1, 1, 4, 4, dtype=torch.int64))
+
+
+def test_function_and_module_come_from_the_package_in_any_order():
+    import patchreorder
+
+    assert patchreorder.RankedPool is RankedPool
+    assert patchreorder.ranked_pool is ranked_pool
+    assert callable(patchreorder.ranked_pool)

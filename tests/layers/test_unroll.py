@@ -1,0 +1,274 @@
+"""Unrolling: known answers, turns that become shifts, gradients, compilers and exporters; and the classifier behind."""
+
+import copy
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from patchreorder import Unroll, align_shift, create_layer, create_model, unroll
+from patchreorder.data.photos import Pose
+from patchreorder.data.poses import posed
+from patchreorder.models.turns import TurnClassifier, Wrap
+from tests.compiling import assert_exports_alike
+
+
+def blob(size=33, *, angle=0.0, down=0.0, right=0.0):
+    """Three smooth spots at different radii, turned counter-clockwise about the middle and then moved."""
+    at = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
+    y, x = at.view(-1, 1) - down, at.view(1, -1) - right
+    image = torch.zeros(size, size, dtype=torch.float64)
+    for radius, degrees, wide, high in ((7, 0, 2.2, 1.0), (4, 100, 2.0, 0.7), (9, 215, 2.5, 0.8)):
+        t = math.radians(degrees + angle)
+        image += high * torch.exp(-((x - radius * math.cos(t)) ** 2 + (y + radius * math.sin(t)) ** 2) / wide**2)
+    return image.float()[None, None]
+
+
+def bilinear(image, top, left):
+    """Between the four pixels around a place, which are zero outside: by hand."""
+    value = 0.0
+    for row in (math.floor(top), math.floor(top) + 1):
+        for column in (math.floor(left), math.floor(left) + 1):
+            if 0 <= row < image.shape[0] and 0 <= column < image.shape[1]:
+                value += image[row, column] * (1 - abs(top - row)) * (1 - abs(left - column))
+    return value
+
+
+@pytest.mark.parametrize(("shape", "angles"), [((7, 7), 8), ((8, 8), 12), ((6, 9), 8), ((7, 7), 5)])
+def test_against_reading_by_hand(shape, angles):
+    x = torch.rand(2, 3, *shape, dtype=torch.float64)
+    z = unroll(x, radii=4, angles=angles, reach=5)
+    assert z.shape == (2, 3, 4, angles)
+    wanted = np.zeros(z.shape)
+    for place in np.ndindex(*wanted.shape):
+        radius, angle = (place[2] + 0.5) * 5 / 4, 2 * math.pi * place[3] / angles
+        top, left = (shape[0] - 1) / 2 - radius * math.sin(angle), (shape[1] - 1) / 2 + radius * math.cos(angle)
+        wanted[place] = bilinear(x[place[0], place[1]].numpy(), top, left)
+    torch.testing.assert_close(z, torch.from_numpy(wanted))
+
+
+def test_sizes_by_default():
+    assert unroll(torch.rand(1, 1, 28, 28)).shape == (1, 1, 14, 44)
+    assert unroll(torch.rand(2, 9, 20)).shape == (2, 5, 16)
+    assert unroll(torch.rand(0, 2, 8, 8), radii=3).shape == (0, 2, 3, 16)
+    assert unroll(torch.rand(1, 1, 1, 1)).shape == (1, 1, 1, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("side", [12, 13])
+def test_quarter_turns_are_shifts_to_the_last_bit(side, dtype):
+    x = torch.randn(3, 2, side, side).to(dtype)
+    z = unroll(x, radii=7, angles=20, reach=8)
+    assert z.dtype == dtype
+    for quarters in (1, 2, 3):
+        assert torch.equal(unroll(x.rot90(quarters, (2, 3)), radii=7, angles=20, reach=8), z.roll(5 * quarters, 3))
+
+
+@pytest.mark.parametrize("about", ["middle", "centroid"])
+@pytest.mark.parametrize("step", [1, 5, 17, 30])
+def test_other_turns_are_nearly_shifts(step, about):
+    before, after = (unroll(blob(angle=angle), angles=36, about=about) for angle in (0, 10 * step))
+    shifted = before.roll(step, 3)
+    assert torch.cosine_similarity(after.flatten(), shifted.flatten(), dim=0) > 0.999
+    assert torch.cosine_similarity(after.flatten(), before.flatten(), dim=0) < 0.95
+
+
+@pytest.mark.parametrize("shift", [(3, -2), (-5, 4), (11, 17)])
+def test_about_the_centroid_shifts_change_nothing_to_the_last_bit(shift):
+    x = torch.cat([blob(), blob(angle=70)]).expand(2, 3, -1, -1) * torch.tensor([1.0, 0.3, 2.0]).view(1, 3, 1, 1)
+    z = unroll(x, about="centroid")
+    assert torch.equal(unroll(x.roll(shift, (2, 3)), about="centroid"), z)
+    assert not torch.allclose(unroll(x.roll(shift, (2, 3))), unroll(x), atol=0.1)
+    torch.testing.assert_close(unroll(posed(x, Pose(right=2 / 33)), about="centroid"), z, atol=1e-3, rtol=0)
+    between = unroll(blob(down=0.4, right=-0.3), about="centroid")
+    assert (between - unroll(blob(), about="centroid")).abs().max() < 0.05
+
+
+def test_images_without_a_centroid_are_read_about_the_middle_of_the_roll():
+    assert torch.equal(unroll(torch.zeros(1, 1, 6, 6), about="centroid"), torch.zeros(1, 1, 3, 12))
+    x = torch.zeros(1, 1, 9, 9)
+    x[0, 0, 2, 3], x[0, 0, 5, 5] = math.inf, 1.0
+    rolled = align_shift(x, energy="l1")
+    torch.testing.assert_close(unroll(x, about="centroid"), unroll(rolled), equal_nan=True)
+
+
+def test_layouts_and_single_images():
+    x = torch.rand(2, 3, 10, 10)
+    z = unroll(x, angles=12)
+    laid = unroll(x.contiguous(memory_format=torch.channels_last), angles=12)
+    assert laid.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(laid, z)
+    torch.testing.assert_close(unroll(x[0], angles=12), z[0])
+
+
+def test_gradients_are_right():
+    assert torch.autograd.gradcheck(
+        lambda x: unroll(x, radii=4, angles=8), torch.rand(1, 2, 6, 6, dtype=torch.float64, requires_grad=True)
+    )
+
+
+def test_the_centroid_is_a_constant_to_the_gradient():
+    x, other = blob(11, right=2).double() + 0.01, torch.rand(1, 1, 11, 11, dtype=torch.float64)
+    weights = torch.rand(1, 1, 4, 8, dtype=torch.float64)
+    given = x.clone().requires_grad_()
+    (unroll(given, radii=4, angles=8, about="centroid") * weights).sum().backward()
+    # What is read of another image about the centroid of x: beside it, too faint to count.
+    both = unroll(torch.cat([x, other * 1e-13], 1), radii=4, angles=8, about="centroid")
+    torch.testing.assert_close((given.grad * other).sum(), (weights * both[:, 1:]).sum() * 1e13)
+
+
+def test_jitter_zoom_and_bend_sway_in_training_only():
+    x = blob().expand(200, 1, -1, -1)
+    still = unroll(x)
+    for layer in (Unroll(jitter=1.5), Unroll(zoom=0.2), Unroll(bend=2)):
+        assert torch.equal(layer.eval()(x), still)
+        torch.manual_seed(0)
+        moved = layer.train()(x)
+        assert not torch.equal(moved[0], moved[1])
+        torch.manual_seed(0)
+        assert torch.equal(torch.fx.symbolic_trace(layer)(x), moved)
+    torch.manual_seed(0)
+    radii = torch.arange(17.0) + 0.5
+    profile = Unroll(zoom=0.2).train()(x)[:, 0, :, 0]  # the spot to the right, 7 pixels out
+    mean = (profile * radii).sum(1) / profile.sum(1)
+    assert 7 / 1.23 < mean.min() < 6.1
+    assert 8.1 < mean.max() < 7 * 1.23
+    profile = Unroll(jitter=1.5).train()(x)[:, 0, :, 0]
+    mean = (profile * radii).sum(1) / profile.sum(1)
+    assert 5.3 < mean.min() < 6
+    assert 8 < mean.max() < 8.8
+
+
+def test_bending_moves_what_is_read_smoothly_and_by_no_more_than_it_says():
+    torch.manual_seed(0)
+    # Images that say where one is: the column from the middle, and the row.
+    place = torch.arange(33.0) - 16
+    x = torch.stack([place.expand(33, 33), place.unsqueeze(1).expand(33, 33)]).expand(50, -1, -1, -1)
+    layer = Unroll(radii=12, angles=24, reach=12, bend=2)
+    off = layer.train()(x) - layer.eval()(x)
+    assert 1.2 < off.abs().amax() < 2 * 1.6  # a cubic curve passes its knots by a little, twice for a surface
+    assert 0.3 < off.std() < 1.2  # of what is even from -2 to 2 the deviation is 1.15; curves between knots are lower
+    assert abs(float(off.mean())) < 0.05
+    assert off.std(0).amin() > 0.3  # every place moves, in every direction
+    apart = (off - off.roll(1, 3))[..., :4, :].abs().amax()  # neighbours in rings of less than a pixel between them
+    assert apart < 1
+
+
+def test_compiles_traces_copies_and_prints():
+    layer, x = Unroll(radii=5, angles=12, about="centroid"), blob(12, angle=50).expand(2, 2, -1, -1)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), layer(x))
+    assert torch.equal(torch.fx.symbolic_trace(layer)(x), layer(x))
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert repr(other) == "Unroll(radii=5, angles=12, about='centroid')"
+        assert torch.equal(other(x), layer(x))
+    assert layer.state_dict() == {}
+    named = create_layer("unroll:radii=22,angles=48,reach=13.5,jitter=1,zoom=0.12,bend=0.5")
+    assert repr(named) == "Unroll(radii=22, angles=48, reach=13.5, jitter=1, zoom=0.12, bend=0.5, about='middle')"
+
+
+@pytest.mark.parametrize("about", ["middle", "centroid"])
+def test_onnx_with_any_batch(about):
+    assert_exports_alike(Unroll(about=about).eval(), torch.cat([blob(12, angle=angle) for angle in (10, 50, 130)]))
+
+
+def test_bad_arguments_are_named():
+    for name, value, error in (
+        ("radii", 0, ValueError),
+        ("angles", 0, ValueError),
+        ("radii", 1.5, TypeError),
+        ("reach", 0, ValueError),
+        ("reach", math.inf, ValueError),
+        ("reach", math.nan, ValueError),
+        ("reach", "all", TypeError),
+        ("jitter", -1, ValueError),
+        ("jitter", True, TypeError),
+        ("zoom", 1.5, ValueError),
+        ("bend", -1, ValueError),
+        ("about", "corner", ValueError),
+        ("energy", "max", ValueError),
+    ):
+        with pytest.raises(error, match=rf"{name} \('?{value}'?\)"):
+            Unroll(**{name: value})
+        if name not in ("jitter", "zoom", "bend"):
+            with pytest.raises(error, match=rf"{name} \('?{value}'?\)"):
+                unroll(torch.ones(1, 1, 4, 4), **{name: value})
+    with pytest.raises(ValueError, match="no pixels to unroll: its maps are 0x2"):
+        unroll(torch.ones(1, 1, 0, 2))
+    with pytest.raises(TypeError, match="int64"):
+        unroll(torch.ones(1, 1, 4, 4, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"about=middle\|centroid"):
+        create_layer("unroll:centre=middle")
+
+
+class TestTurnClassifier:
+    def test_against_a_linear_layer_on_every_shift(self):
+        head, x = TurnClassifier(6, 5, classes=3), torch.randn(4, 2, 3, 5)
+        nn.init.normal_(head.bias)
+        flat = x.view(4, 6, 5)
+        scores = [
+            F.linear(flat.roll(-turn, 2).flatten(1), head.weight.flatten(1), head.bias[:, turn]) for turn in range(5)
+        ]
+        torch.testing.assert_close(head(x), torch.stack(scores, 2).exp().sum(2).log())
+        # The probability of a class is the sum of those of its turns.
+        torch.testing.assert_close(
+            head(x).softmax(1), torch.stack(scores, 2).flatten(1).softmax(1).view(4, 3, 5).sum(2)
+        )
+
+    @pytest.mark.parametrize("any_turn", [True, False])
+    def test_shifts_change_nothing_only_for_any_turn(self, any_turn):
+        head, x = TurnClassifier(6, 5, classes=3, any_turn=any_turn), torch.randn(4, 6, 5)
+        nn.init.normal_(head.bias)
+        assert torch.allclose(head(x.roll(2, 2)), head(x), atol=1e-5) == any_turn
+
+    def test_gradients_are_right(self):
+        head = TurnClassifier(3, 4, classes=2).double()
+        x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+
+        def run(x, weight, bias):
+            return torch.func.functional_call(head, {"weight": weight, "bias": bias}, (x,))
+
+        assert torch.autograd.gradcheck(run, (x, head.weight, head.bias))
+
+    def test_other_shapes_are_refused(self):
+        head = TurnClassifier(6, 5, classes=3)
+        with pytest.raises(ValueError, match="x has 6 features and 4 turns, not 6, 5"):
+            head(torch.randn(1, 6, 4))
+        with pytest.raises(ValueError, match="x has 2 columns, fewer than are to be continued \\(3\\)"):
+            Wrap(3)(torch.zeros(1, 1, 1, 2))
+        assert repr(head) == "TurnClassifier(features=6, turns=5, classes=3)"
+
+    def test_wrapping_is_circular_padding(self):
+        x, conv = torch.randn(2, 3, 7, 8), nn.Conv2d(3, 4, 5, padding=(0, 2), padding_mode="circular")
+        torch.testing.assert_close(F.conv2d(Wrap(2)(x), conv.weight, conv.bias), conv(x))
+
+
+class TestUnrolledCNN:
+    @pytest.mark.parametrize("halve", [True, False])
+    def test_quarter_turns_change_nothing_if_any_turn_will_do(self, halve):
+        model = create_model("unrolled_cnn", dataset="mnist-r", any_turn=True, halve=halve).eval()
+        assert model.classifier.turns == (12 if halve else 24)
+        x = torch.rand(3, 1, 28, 28)
+        for quarters in (1, 2, 3):
+            torch.testing.assert_close(model(x.rot90(quarters, (2, 3))), model(x), atol=1e-5, rtol=0)
+        known = create_model("unrolled_cnn", dataset="mnist-r").eval()
+        nn.init.normal_(known.classifier.bias)
+        assert not torch.allclose(known(x.rot90(1, (2, 3))), known(x), atol=1e-3)
+
+    def test_about_the_centroid_shifts_change_nothing(self):
+        model = create_model("unrolled_cnn", dataset="mnist-c", any_turn=True).eval()
+        assert repr(model.reorder) == "Unroll(radii=22, angles=48, reach=13, about='centroid')"
+        x = F.pad(torch.rand(2, 1, 9, 12), (10, 20, 20, 13))
+        assert torch.equal(model(x.roll((7, -5), (2, 3))), model(x))
+
+    def test_layers_that_do_not_fit_are_named(self):
+        with pytest.raises(ValueError, match="layer \\('align'\\) must be unroll"):
+            create_model("unrolled_cnn", dataset="mnist-r", layer="align")
+        with pytest.raises(ValueError, match="leaves 14x44, the CNN needs 21 radii"):
+            create_model("unrolled_cnn", dataset="mnist-r", layer="unroll")
+        with pytest.raises(ValueError, match=r"layer \('unroll:radii=22'\).*22x44"):
+            create_model("pr_cnn", dataset="mnist-r", layer="unroll:radii=22", place="input")

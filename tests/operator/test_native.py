@@ -1,0 +1,87 @@
+"""The native kernel's builds: which one is chosen, what it holds, and what happens without it or after a fork."""
+
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from patchreorder import patch_reorder
+from patchreorder.operator import native
+from tests.forms import RUNNABLE
+
+
+def _child(queue, x, expected):
+    z = patch_reorder(x, levels=2)  # by two threads of its own
+    torch.set_num_threads(1)  # torch's own thread pool does not survive a fork
+    queue.put(torch.equal(z, expected))
+
+
+def test_after_a_fork():
+    """Threads ran in the parent before the fork; the child must not wait for them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    x = torch.rand(8, 64, 32, 32)
+    child = context.Process(target=_child, args=(queue, x, patch_reorder(x, levels=2)), daemon=True)
+    try:
+        child.start()
+        assert queue.get(timeout=30)
+        child.join(10)
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("choice", ["off", "x86_64"])
+def test_the_environment_chooses_the_build(choice):
+    if choice != "off" and choice not in RUNNABLE:
+        pytest.skip(f"no build {choice} on this architecture")
+    code = (
+        "import torch, patchreorder as p; from patchreorder import native; "
+        "p.patch_reorder(torch.rand(1, 1, 4, 4)); print(native.KERNEL.build)"
+    )
+    env = {**os.environ, "PATCHREORDER_NATIVE": choice}
+    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    assert out.strip() == {"off": "none"}.get(choice, choice)
+
+
+def test_a_kernel_that_is_missing_or_broken_is_not_fatal(monkeypatch, tmp_path):
+    assert native.choose({}).library is None
+    assert "not compiled" in native.choose({}).reason
+    broken = tmp_path / "_kernel_generic.so"
+    broken.write_bytes(b"not a library")
+    chosen = native.choose({"generic": broken})
+    assert chosen.library is None
+    assert "cannot be loaded" in chosen.reason
+    monkeypatch.setattr(native, "KERNEL", chosen)
+    assert patch_reorder(torch.arange(4.0).reshape(1, 1, 2, 2)).flatten().tolist() == [3, 2, 1, 0]
+
+
+def test_an_unknown_build_is_an_error():
+    with pytest.raises(ValueError, match="avx1024"):
+        native.choose({}, wanted="avx1024")
+
+
+def test_a_build_beyond_the_processor_is_refused(monkeypatch):
+    monkeypatch.setattr(native, "_processor", lambda found: 0)
+    with pytest.raises(ValueError, match="more than this processor"):
+        native.choose({"avx512": Path("nowhere")}, wanted="avx512")
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump, which comes with GCC")
+@pytest.mark.parametrize(("build", "registers"), [("x86_64", set()), ("avx2", {"ymm"}), ("avx512", {"ymm", "zmm"})])
+def test_a_build_keeps_to_its_instruction_set(build, registers):
+    """One wheel runs on any x86-64 only if the plain build holds nothing that a plain processor lacks."""
+    if build not in native.builds():
+        pytest.skip(f"no build {build} on this architecture")
+    listing = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", native.builds()[build]], capture_output=True, text=True, check=True
+    ).stdout
+    assert {name for name in ("ymm", "zmm") if f"%{name}" in listing} == registers

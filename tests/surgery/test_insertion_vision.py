@@ -1,0 +1,160 @@
+"""Surgery and advice on models that we did not write: torchvision's and one of timm's (extra `vision`)."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from patchreorder import PatchReorder, patch_reorder
+from patchreorder.surgery.advice import advise
+from patchreorder.surgery.insertion import insert_after, remove_after
+from tests import vision
+
+torch.set_num_threads(1)
+torchvision, timm = vision.torchvision(), vision.timm()
+
+
+def alexnet() -> nn.Module:
+    return torchvision.models.alexnet(num_classes=10)
+
+
+def resnet18() -> nn.Module:
+    return torchvision.models.resnet18(num_classes=10)
+
+
+def mobilenet() -> nn.Module:
+    return timm.create_model("mobilenetv3_small_050", pretrained=False, num_classes=10)
+
+
+def densenet() -> nn.Module:
+    return torchvision.models.DenseNet(growth_rate=4, block_config=(2, 2), num_init_features=8, num_classes=10)
+
+
+# Places of every kind: a leaf, a Sequential, a block with a forward of its own, a module used twice, a
+# container that runs its children itself.
+CASES = {
+    "alexnet": (alexnet, 127, ["features.12", "features", "avgpool"]),
+    "resnet18": (resnet18, 64, ["conv1", "layer3", "layer3.1", "layer2.0.relu"]),
+    "mobilenet": (mobilenet, 64, ["blocks.3", "blocks.2.0", "blocks.1.0.conv_pw", "blocks.1.0.bn1"]),
+    "densenet": (densenet, 64, ["features.denseblock1", "features.transition1", "features.conv0"]),
+}
+Case = tuple[Callable[[], nn.Module], Tensor, list[str]]
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    torch.manual_seed(0)
+    build, size, places = CASES[request.param]
+    return build, torch.randn(1, 3, size, size), places
+
+
+def reorder_by_hand(model: nn.Module, name: str, x: Tensor) -> Tensor:
+    target = model.get_submodule(name)
+    plain = target.forward
+    target.forward = lambda y: patch_reorder(plain(y), grid="pixels")
+    try:
+        return model(x)
+    finally:
+        del target.forward
+
+
+@torch.no_grad()
+def test_surgery(case: Case) -> None:
+    build, images, places = case
+    model = build().eval()
+    old, shown, plain = model.state_dict(), repr(model), model(images)
+    for place in places:
+        expected = reorder_by_hand(model, place, images)
+        insert_after(model, place, PatchReorder(grid="pixels"))
+        assert torch.equal(model(images), expected)
+        assert not torch.equal(expected, plain)
+        assert repr(model).count("PatchReorder(") == 1
+        assert list(model.state_dict()) == list(old)
+        model.load_state_dict(old, strict=True)
+        remove_after(model, place)
+        assert repr(model) == shown
+        assert torch.equal(model(images), plain)
+
+
+@torch.no_grad()
+def test_copies_compilation_and_export(case: Case) -> None:
+    build, images, places = case
+    model = build().eval()
+    for place in places[:2]:
+        insert_after(model, place, PatchReorder(grid=2))
+    expected = model(images)
+    assert torch.equal(copy.deepcopy(model)(images), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(images), expected)
+    if build is densenet:  # test_surgery.py compiles a container of this kind
+        return
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(model, fullgraph=True, backend="eager")(images), expected)
+    assert torch.equal(torch.export.export(model, (images,)).module()(images), expected)
+
+
+def advice_on(model: nn.Module, images: Tensor) -> tuple[dict[str, str], str]:
+    console = Console(record=True, file=StringIO(), width=120)
+    warnings = {line.name: line.warning for line in advise(model, images, console=console)}
+    return warnings, console.export_text()
+
+
+def test_advice_on_alexnet() -> None:
+    warnings, text = advice_on(alexnet(), torch.randn(1, 3, 224, 224))
+    assert list(warnings) == [*(f"features.{number}" for number in range(13)), "avgpool"]
+    assert warnings["features.0"] == "early: 4 convolutions follow"
+    assert warnings["features.9"] == "early: a convolution follows"
+    assert {name for name, warning in warnings.items() if not warning} == {
+        "features.10",
+        "features.11",
+        "features.12",
+        "avgpool",
+    }
+    assert 'insert_after(model, "avgpool", "reorder:grid=pixels")' in text
+
+
+def test_advice_on_resnet18() -> None:
+    warnings, text = advice_on(resnet18(), torch.randn(2, 3, 64, 64))
+    assert warnings["conv1"] == "early: 16 convolutions follow"
+    assert warnings["layer4.1.relu"] == "early: a convolution follows"  # its first use
+    assert warnings["layer4.1.conv2"] == warnings["layer4.1.bn2"] == "branch"
+    assert warnings["layer4.1"] == "no-op"  # the global pool follows
+    assert "layer4" not in warnings
+    assert "ranked:quantiles=4 instead of the global pool behind layer4.1 (avgpool)" in text
+    assert "512 x 4 numbers then, not 512" in text
+    assert "insert_after(" not in text
+
+
+def test_advice_on_resnet18_without_its_global_pool() -> None:
+    model = resnet18()
+    model.avgpool, model.fc = nn.Identity(), nn.Linear(512 * 2 * 2, 10)
+    warnings, text = advice_on(model, torch.randn(2, 3, 64, 64))
+    assert warnings["layer4.1"] == ""
+    assert 'insert_after(model, "layer4.1", "reorder:grid=pixels")' in text
+
+
+def test_advice_on_mobilenet() -> None:
+    warnings, text = advice_on(mobilenet(), torch.randn(2, 3, 64, 64))
+    assert warnings["conv_stem"].startswith("early: ")
+    assert warnings["blocks.4.2"] == ""  # a 1x1 convolution still mixes the channels before the global pool
+    assert warnings["blocks.5.0.conv"] == "no-op"
+    assert 'insert_after(model, "blocks.4.2", "reorder:grid=pixels")' in text
+    assert 'model.set_submodule("global_pool.pool", create_layer("ranked:quantiles=4"))' in text
+
+
+def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    block = readme.split("```python\n")[1].split("```")[0]
+    names: dict[str, object] = {}
+    exec(block, names)
+    model = names["model"]
+    assert isinstance(model, nn.Module)
+    assert isinstance(model.get_submodule("avgpool.reorder"), PatchReorder)
+    assert 'insert_after(model, "avgpool"' in capsys.readouterr().out  # what the README does is what advise says

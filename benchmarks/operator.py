@@ -127,7 +127,7 @@ def kernel_calls(name: str, x: Tensor, options: dict) -> Timed:
 
 def torch_form_call(x: Tensor, options: dict) -> Callable[[], Tensor]:
     plan = (*patch_counts(x, options), options["levels"], "l2", True, True)
-    return lambda: torch_form.permute(x, torch_form.order_of(x, *plan), inverse=False)
+    return lambda: torch_form.permute(x, torch_form.patch_order(x, *plan), inverse=False)
 
 
 def patch_counts(x: Tensor, options: dict) -> tuple[int, int]:

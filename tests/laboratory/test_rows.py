@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import patchreorder
-from patchreorder.files import digest, try_lock, write_whole
 from patchreorder.laboratory import provenance
 from patchreorder.laboratory.rows import Cell, Result, append, read
 
@@ -57,7 +55,7 @@ OPENING = """
 import json, os, resource, signal, sys, time
 from dataclasses import replace
 from pathlib import Path
-from patchreorder.results import Result, append, try_lock, write_whole
+from patchreorder.laboratory.rows import Result, append
 row, folder = Result(**json.loads(sys.argv[1])), Path(sys.argv[2])
 """
 
@@ -237,86 +235,6 @@ def test_a_row_that_only_fits_in_part_is_taken_back(tmp_path, errors):
     assert (tmp_path / "table1.jsonl").read_bytes() == before
 
 
-# ---- whole files -----------------------------------------------------------------------------------
-
-
-def test_a_file_is_replaced_with_the_permissions_of_the_umask(tmp_path):
-    file = tmp_path / "new" / "file"
-    old = os.umask(0o027)
-    try:
-        write_whole(file, b"first")
-    finally:
-        os.umask(old)
-    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"first", 0o640)
-    write_whole(file, b"second")
-    assert file.read_bytes() == b"second"
-    assert list(file.parent.iterdir()) == [file]
-
-
-@pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_write_that_fails_leaves_the_old_file_and_names_it(tmp_path, monkeypatch, step):
-    def fail(*args):
-        raise OSError(errno.EIO, "broken")
-
-    file = tmp_path / "file"
-    file.write_bytes(b"old")
-    monkeypatch.setattr(os, step, fail)
-    with pytest.raises(OSError, match="broken") as caught:
-        write_whole(file, b"new")
-    assert caught.value.filename == str(file)
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
-
-
-def test_a_stop_in_between_leaves_the_old_file(tmp_path, monkeypatch):
-    def stop(*args):
-        raise KeyboardInterrupt
-
-    file = tmp_path / "file"
-    file.write_bytes(b"old")
-    monkeypatch.setattr(os, "replace", stop)
-    with pytest.raises(KeyboardInterrupt):
-        write_whole(file, b"new")
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
-
-
-def test_a_crash_in_between_leaves_the_old_file(tmp_path):
-    (tmp_path / "table1.json").write_bytes(b"old")
-    code = "os.replace = lambda *args: os.kill(os.getpid(), 9); write_whole(folder / 'table1.json', b'new')"
-    process = python(code, tmp_path)
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-    assert (tmp_path / "table1.json").read_bytes() == b"old"
-    assert list(tmp_path.glob("*.json")) == [tmp_path / "table1.json"]
-
-
-# ---- locks -----------------------------------------------------------------------------------------
-
-HOLDS = """
-assert try_lock(folder / "cell" / "lock") is not None
-print("held", flush=True)
-time.sleep(60)
-"""
-
-
-def test_a_lock_excludes_others_until_its_process_dies(tmp_path):
-    pytest.importorskip("fcntl")
-    lock = tmp_path / "cell" / "lock"
-    process = python(HOLDS, tmp_path)
-    try:
-        assert process.stdout.readline() == b"held\n"
-        assert try_lock(lock) is None
-    finally:
-        process.kill()  # SIGKILL: it cannot tidy up
-        process.communicate(timeout=60)
-    handle = try_lock(lock)
-    assert handle is not None
-    assert try_lock(lock) is None
-    os.close(handle)
-    again = try_lock(lock)
-    assert again is not None
-    os.close(again)
-
-
 def test_where_there_are_no_locks_work_goes_on(tmp_path, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
 
@@ -326,28 +244,9 @@ def test_where_there_are_no_locks_work_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse)
     append(tmp_path, result())
     assert read(tmp_path / "table1.jsonl").results == [result()]
-    handle = try_lock(tmp_path / "lock")
-    assert handle is not None
-    os.close(handle)
 
 
-# ---- what a row is known by, and where it comes from -----------------------------------------------
-
-
-def test_the_digest_changes_with_any_setting_and_not_with_their_order():
-    settings = {"model": "cnn", "options": {"grid": 2, "place": "relu"}, "plan": {"lr": 0.07, "clip": None, "on": True}}
-    turned = {"plan": {"on": True, "clip": None, "lr": 0.07}, "options": {"place": "relu", "grid": 2}, "model": "cnn"}
-    others = [
-        settings | {"model": "fcn"},
-        settings | {"options": {"grid": 3, "place": "relu"}},
-        settings | {"options": {"grid": 2}},
-        settings | {"plan": {"lr": 0.070001, "clip": None, "on": True}},
-        settings | {"plan": {"lr": 0.07, "clip": 0, "on": True}},
-        settings | {"plan": {"lr": 0.07, "clip": None, "on": "True"}},
-        settings | {"more": None},
-    ]
-    assert digest(settings) == digest(turned) == "bab09aa9"  # rows that were measured are known by it: it must stay
-    assert len({digest(settings), *map(digest, others)}) == 1 + len(others)
+# ---- names of cells, and where a row comes from ----------------------------------------------------
 
 
 def test_the_folder_of_a_cell_keeps_its_name():

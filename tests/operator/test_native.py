@@ -44,7 +44,7 @@ def test_the_environment_chooses_the_build(choice):
     if choice != "off" and choice not in RUNNABLE:
         pytest.skip(f"no build {choice} on this architecture")
     code = (
-        "import torch, patchreorder as p; from patchreorder import native; "
+        "import torch, patchreorder as p; from patchreorder.operator import native; "
         "p.patch_reorder(torch.rand(1, 1, 4, 4)); print(native.KERNEL.build)"
     )
     env = {**os.environ, "PATCHREORDER_NATIVE": choice}

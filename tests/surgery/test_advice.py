@@ -20,7 +20,7 @@ from patchreorder import PatchReorder, RankedPool, create_layer, create_model, p
 from patchreorder.models.group_conv import GroupLift2d
 from patchreorder.surgery.advice import Advice, advise
 from patchreorder.surgery.insertion import insert_after
-from patchreorder.surgery.probe import Trial, shuffle
+from patchreorder.surgery.probe import Probe, shuffle
 
 torch.set_num_threads(1)
 QUIET = Console(quiet=True)
@@ -171,7 +171,7 @@ def test_rounding_in_a_global_average_is_no_effect(dtype: torch.dtype, layout: t
     model = model.to(dtype=dtype, memory_format=layout)
     example = torch.randn(2, 3, 64, 64).to(dtype).to(memory_format=layout)
     with torch.no_grad():
-        changed = Trial(model, (example,)).run((example,), model[0], shuffle)[0]
+        changed = Probe(model, (example,)).run((example,), model[0], shuffle)[0]
         assert dtype == torch.bfloat16 or not torch.equal(changed, model(example))  # there is rounding to ignore
     assert warnings_of(model, example) == {"0": "no-op"}
 

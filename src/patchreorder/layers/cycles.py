@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from patchreorder.operator import torch_form
-from patchreorder.operator.dispatch import at_hand
+from patchreorder.operator.dispatch import can_read_values
 
 MOST_ENERGY = 2.0**24  # of one pixel: what float32 tells apart
 MOST_SHARE = 2.0**20  # of one place of a cycle, and of one weight: 8192 places still add up exactly
@@ -35,7 +35,7 @@ def whole_energy(x: Tensor, *, energy: str, per_channel: bool) -> Tensor:
     e = e.abs() if energy == "l1" else e * e
     e = e if per_channel else torch_form.sum_channels(e)
     top = e.amax((2, 3), keepdim=True)  # NaN if there is one
-    if not at_hand(top) or not bool(top.isfinite().all()):
+    if not can_read_values(top) or not bool(top.isfinite().all()):
         loud = 1 - e.isfinite().to(e)
         e = torch.where(top.isfinite(), e, loud)
         top = torch.where(top.isfinite(), top, 1.0)
@@ -88,7 +88,7 @@ def first_by(scores: Iterable[Tensor]) -> Tensor:
     for score in scores:
         score = score.double() if left is None else torch.where(left, score.double(), -math.inf)
         left = score == score.amax(-1, keepdim=True)
-        if at_hand(left) and int(left.sum()) == left[..., 0].numel():  # one is left of each: done
+        if can_read_values(left) and int(left.sum()) == left[..., 0].numel():  # one is left of each: done
             break
     assert left is not None
     return left.int().argmax(-1)

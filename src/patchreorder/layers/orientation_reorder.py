@@ -10,9 +10,9 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from patchreorder.operator.dispatch import move
+from patchreorder.operator.dispatch import permute_patches
 from patchreorder.operator.functional import FLOATS, Energy, whole_number
-from patchreorder.operator.torch_form import exporting
+from patchreorder.operator.torch_form import is_exporting
 
 from .cycles import strongest, whole_energy
 
@@ -106,8 +106,8 @@ def _reorder(x: Tensor, energy: Energy, per_channel: bool, turn: bool) -> Tensor
         pixel = turned[first.squeeze(2) // (orientations // 4)].unsqueeze(2)  # b c 1 h w
     source = (torch.arange(orientations, device=x.device) + first) % orientations  # b c r
     order = (source[..., None, None] * (height * width) + pixel).flatten(2, 3)
-    small = not exporting() and orientations * height * width <= 256  # an exported size may change
-    return move(maps, order.to(torch.uint8 if small else torch.int32)).unflatten(2, (orientations, height))
+    small = not is_exporting() and orientations * height * width <= 256  # an exported size may change
+    return permute_patches(maps, order.to(torch.uint8 if small else torch.int32)).unflatten(2, (orientations, height))
 
 
 torch.fx.wrap("reorder_orientations")  # one node in a symbolic trace, which cannot look at sizes

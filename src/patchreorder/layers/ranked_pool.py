@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from patchreorder.operator import native, torch_form
-from patchreorder.operator.dispatch import at_hand, move
+from patchreorder.operator.dispatch import can_read_values, permute_patches
 from patchreorder.operator.functional import check_maps, patch_reorder, whole_number
 
 
@@ -161,7 +161,7 @@ def _focused(x: Tensor) -> Tensor:
 
 
 def _largest(x: Tensor, keep: int | None) -> Tensor:
-    if keep == 1 and not torch_form.exporting():  # ONNX runtimes differ about the maximum of NaN
+    if keep == 1 and not torch_form.is_exporting():  # ONNX runtimes differ about the maximum of NaN
         return x.flatten(2).max(2, keepdim=True).values
     z = _descending(x)
     return z if keep is None else z[:, :, :keep]
@@ -169,13 +169,13 @@ def _largest(x: Tensor, keep: int | None) -> Tensor:
 
 def _descending(x: Tensor) -> Tensor:
     """The values of every map, largest first, NaN before all: (b, c, h, w) to (b, c, h * w)."""
-    if torch_form.exporting():
+    if torch_form.is_exporting():
         x = x.flatten(2)
         nan = x.isnan()
         return x.gather(2, torch_form.argsort([nan.to(x.dtype), torch.where(nan, 0.0, x)]))
     if x.device.type != "cpu" or not native.fits(x.shape[2], x.shape[3]):
         return torch.sort(x.flatten(2), dim=2, descending=True, stable=True).values
-    if at_hand(x) and (x.numel() == 0 or bool(x.detach().amin() >= 0)):
+    if can_read_values(x) and (x.numel() == 0 or bool(x.detach().amin() >= 0)):
         return patch_reorder(x, grid="pixels", energy="l1").flatten(2)
     # The kernel ranks magnitudes, and ties stay in order: first the negative values to the end, the nearest to zero
     # first, then the positive ones to the front.
@@ -185,7 +185,7 @@ def _descending(x: Tensor) -> Tensor:
 
 def _by_magnitude(x: Tensor, key: Tensor, *, descending: bool) -> Tensor:
     order = patch_reorder(key.detach(), grid="pixels", energy="l1", descending=descending, return_order=True)[1]
-    return move(x, order)
+    return permute_patches(x, order)
 
 
 def _shares(z: Tensor, count: int) -> Tensor:
@@ -197,7 +197,7 @@ def _shares(z: Tensor, count: int) -> Tensor:
     inside = torch.minimum(rank.to(exact).unsqueeze(1) + 1, end) - torch.maximum(rank.to(exact).unsqueeze(1), begin)
     parts = inside.clamp(min=0) * count / n  # n count
     # Values are sorted: if there is one that is not finite, the first or the last is not.
-    if at_hand(z) and bool(z[:, :, 0].isfinite().all() & z[:, :, -1].isfinite().all()):
+    if can_read_values(z) and bool(z[:, :, 0].isfinite().all() & z[:, :, -1].isfinite().all()):
         return (z.to(exact) @ parts).to(z.dtype)
     means = z.nan_to_num(0.0, 0.0, 0.0).to(exact) @ parts
     # And it stands at one end of its share, but would turn every share to NaN in the product.

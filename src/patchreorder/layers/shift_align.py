@@ -12,9 +12,9 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from patchreorder.operator.dispatch import move
+from patchreorder.operator.dispatch import permute_patches
 from patchreorder.operator.functional import Energy, check_maps
-from patchreorder.operator.torch_form import exporting
+from patchreorder.operator.torch_form import is_exporting
 
 from .cycles import nearest_to_centroid, whole_energy, wrapped
 
@@ -76,7 +76,7 @@ def _align(x: Tensor, energy: Energy, per_channel: bool, *, jitter: int = 0) -> 
         raise ValueError(f"x has no pixels to align: its maps are {x.shape[-2]}x{x.shape[-1]}")
     maps = x.unsqueeze(0) if x.dim() == 3 else x
     order = _order(maps, energy, per_channel, jitter)
-    z = move(maps, order)
+    z = permute_patches(maps, order)
     if x.dim() == 3:
         z, order = z.squeeze(0), order.squeeze(0)
     return z, order
@@ -121,7 +121,7 @@ def check_shift(energy: str, jitter: int) -> None:
 
 def _order(x: Tensor, energy: Energy, per_channel: bool, jitter: int) -> Tensor:
     height, width = x.shape[2:]
-    small = not exporting() and height * width <= 256  # an exported size may change
+    small = not is_exporting() and height * width <= 256  # an exported size may change
     e = whole_energy(x, energy=energy, per_channel=per_channel)
     down, right = nearest_to_centroid(e.sum(3, dtype=torch.float64)), nearest_to_centroid(e.sum(2, dtype=torch.float64))
     if jitter:

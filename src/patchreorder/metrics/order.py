@@ -140,9 +140,9 @@ class OrderStability:
         return Stability(self.maps, self.changed, self.empty, self.undefined, levels)
 
     def _start(self, height: int, width: int) -> list[_Level]:
-        plan = self.settings.plan(height, width)
+        patches = self.settings.patch_grid(height, width)
         if self.settings.levels == 1:
-            return [_Level(1, (plan.rows, plan.columns), (plan.rows, plan.columns))]
+            return [_Level(1, (patches.rows, patches.columns), (patches.rows, patches.columns))]
         grid = self.settings.grid
         assert grid != "pixels"  # which has one level only
         return [_Level(k, (grid**k, grid**k), (grid, grid)) for k in range(1, self.settings.levels + 1)]

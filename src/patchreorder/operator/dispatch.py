@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from . import native, torch_form
 
 
-class Plan(NamedTuple):
+class PatchGrid(NamedTuple):
     """What to do with maps of one size: unit patches down and across, and how to rank them."""
 
     rows: int
@@ -28,38 +28,38 @@ class Plan(NamedTuple):
     descending: bool
 
 
-def traced() -> bool:
+def is_traced() -> bool:
     """Whether something watches the torch operations: a compiler, an exporter, a tracer, a dispatch mode."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode()
 
 
-def at_hand(x: Tensor) -> bool:
+def can_read_values(x: Tensor) -> bool:
     """Whether values may be looked at for free: nothing is traced, nothing is on another device."""
-    return not traced() and x.device.type == "cpu"
+    return not is_traced() and x.device.type == "cpu"
 
 
-def reorder(x: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+def reorder(x: Tensor, patches: PatchGrid) -> tuple[Tensor, Tensor]:
     """The maps in order of energy, and the order."""
-    if not traced():
-        return _Reorder.apply(x, plan)
-    if _kernel_in_graph(x, plan.rows, plan.columns):
-        return torch.ops.patchreorder.reorder(x, *plan)
-    order = torch_form.order_of(x, *plan)
+    if not is_traced():
+        return _Reorder.apply(x, patches)
+    if _kernel_in_graph(x, patches.rows, patches.columns):
+        return torch.ops.patchreorder.reorder(x, *patches)
+    order = torch_form.patch_order(x, *patches)
     return _traced_permute(x, order, False), order
 
 
 def undo(z: Tensor, order: Tensor) -> Tensor:
     """The patches of z moved back by an order from outside; ValueError if it is not a permutation."""
-    if not traced():
+    if not is_traced():
         return _Permute.apply(z, order, True, True)
     if order.dtype == torch.uint8 and _kernel_in_graph(z, order.shape[2], order.shape[3]):
         return torch.ops.patchreorder.permute(z, order, True, True)
     return _traced_permute(z, order, True)
 
 
-def move(x: Tensor, order: Tensor) -> Tensor:
+def permute_patches(x: Tensor, order: Tensor) -> Tensor:
     """The patches of x moved by an order that was made here: order[q] goes to place q, and nobody checks it."""
-    if not traced():
+    if not is_traced():
         return _Permute.apply(x, order, False, False)
     if order.dtype == torch.uint8 and _kernel_in_graph(x, order.shape[2], order.shape[3]):
         return torch.ops.patchreorder.permute(x, order, False, False)
@@ -68,13 +68,13 @@ def move(x: Tensor, order: Tensor) -> Tensor:
 
 def _traced_permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
     # An exported program keeps no autograd Function; its gathers have gradients of their own.
-    if torch_form.exporting():
+    if torch_form.is_exporting():
         return torch_form.permute(x, order, inverse=inverse)
     return _TracedPermute.apply(x, order, inverse)
 
 
 def _kernel_in_graph(x: Tensor, rows: int, columns: int) -> bool:
-    compiling = torch.compiler.is_compiling() and not torch_form.exporting()
+    compiling = torch.compiler.is_compiling() and not torch_form.is_exporting()
     return compiling and x.device.type == "cpu" and native.fits(rows, columns)
 
 
@@ -148,10 +148,10 @@ class _Reorder(Function):
     """Find the order and apply it, in one pass over the maps where the kernel does it."""
 
     @staticmethod
-    def forward(x: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-        if _kernel_fits(x, plan.rows, plan.columns):
-            return native.reorder(x, *plan)
-        order = torch_form.order_of(x, *plan)
+    def forward(x: Tensor, patches: PatchGrid) -> tuple[Tensor, Tensor]:
+        if _kernel_fits(x, patches.rows, patches.columns):
+            return native.reorder(x, *patches)
+        order = torch_form.patch_order(x, *patches)
         return torch_form.permute(x, order, inverse=False), order
 
     @staticmethod
@@ -170,9 +170,9 @@ class _Reorder(Function):
         return (None if tangent is None else _Permute.apply(tangent, ctx.saved_tensors[0], False, False)), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, plan: Plan) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
+    def vmap(info: Any, in_dims: Any, x: Tensor, patches: PatchGrid) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
         x = _lead(x, in_dims[0], info.batch_size)
-        both = _Reorder.apply(x.flatten(0, 1), plan)
+        both = _Reorder.apply(x.flatten(0, 1), patches)
         return tuple(maps.unflatten(0, x.shape[:2]) for maps in both), (0, 0)
 
 
@@ -210,7 +210,7 @@ def _save_found_order(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _reorder_gradient(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-    return torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], True, False), *(None for _ in Plan._fields)
+    return torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], True, False), *(None for _ in PatchGrid._fields)
 
 
 def _save_given_order(ctx: Any, inputs: Any, output: Any) -> None:

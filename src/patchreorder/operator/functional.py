@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from .dispatch import Plan, reorder, undo
+from .dispatch import PatchGrid, reorder, undo
 
 Grid = int | Literal["pixels"]
 Energy = Literal["l1", "l2"]
@@ -49,19 +49,19 @@ class Settings(NamedTuple):
                 raise TypeError(f"{name} ({getattr(self, name)!r}) must be True or False")
         return self._replace(grid=grid, levels=levels)
 
-    def plan(self, height: int, width: int) -> Plan:
+    def patch_grid(self, height: int, width: int) -> PatchGrid:
         """What to do with maps of this size; ValueError where the patches do not fit them."""
         if self.grid == "pixels":
             if height < 1 or width < 1:
                 raise ValueError(f"x has no pixels to reorder: its maps are {height}x{width}")
-            return Plan(height, width, *self[1:])
+            return PatchGrid(height, width, *self[1:])
         side = self.grid**self.levels
         if side > min(height, width):
             raise ValueError(
                 f"grid ({self.grid}) ** levels ({self.levels}) = {side} patches a side do not fit a "
                 f"{height}x{width} map: lower grid or levels, or use grid='pixels'"
             )
-        return Plan(side, side, *self[1:])
+        return PatchGrid(side, side, *self[1:])
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -156,11 +156,11 @@ def patch_reorder(
     """
     check_maps("x", x)
     settings = Settings(grid, levels, energy, per_channel, descending).check()
-    plan = settings.plan(x.shape[-2], x.shape[-1])
+    patches = settings.patch_grid(x.shape[-2], x.shape[-1])
     if x.dim() == 3:
-        z, order = (maps.squeeze(0) for maps in reorder(x.unsqueeze(0), plan))
+        z, order = (maps.squeeze(0) for maps in reorder(x.unsqueeze(0), patches))
     else:
-        z, order = reorder(x, plan)
+        z, order = reorder(x, patches)
     return (z, order) if return_order else z
 
 

@@ -13,12 +13,12 @@ from torch import Tensor
 MOST_PAIRWISE = 16
 
 
-def exporting() -> bool:
+def is_exporting() -> bool:
     """Whether torch.export, the ONNX exporter or torch.jit is tracing: bit casts are then out of reach."""
     return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing()
 
 
-def order_of(
+def patch_order(
     x: Tensor, rows: int, columns: int, levels: int, energy: str, per_channel: bool, descending: bool
 ) -> Tensor:
     """The source unit patch (raster index) of every place, (batch, channels or 1, rows, columns)."""
@@ -98,7 +98,7 @@ def _ranks(e: Tensor, n: tuple[int, int], descending: bool) -> Tensor:
 
 def _keys(e: Tensor, descending: bool) -> list[Tensor]:
     """What to compare, most significant first: larger goes first, NaN before everything."""
-    if exporting():
+    if is_exporting():
         value = torch.where(e.isnan(), 0.0, e)
         return [e.isnan().to(e.dtype), value if descending else -value]
     # Energies are not negative, and such floats compare like their bits.
@@ -110,7 +110,7 @@ def _keys(e: Tensor, descending: bool) -> list[Tensor]:
 def _ranks_by_pairs(keys: list[Tensor], n: tuple[int, int]) -> Tensor:
     children = [[child.contiguous() for child in _children(key, n)] for key in keys]
     count = n[0] * n[1]
-    small = torch.int32 if exporting() else torch.uint8  # ONNX runtimes do not add bytes
+    small = torch.int32 if is_exporting() else torch.uint8  # ONNX runtimes do not add bytes
     ranks = [torch.full_like(children[0][0], i, dtype=small) for i in range(count)]  # if all were equal
     for i in range(count):
         for j in range(i + 1, count):

@@ -77,7 +77,7 @@ def settings(ask: dict[str, Any], *, height: int, width: int) -> Settings:
         raise Refused(f"per_channel ({_short(per_channel)}) must be true or false")
     try:
         made = Settings(grid, levels, _one_of(found, "energy", ("l2", "l1")), per_channel).check()
-        made.plan(height, width)
+        made.patch_grid(height, width)
     except ValueError as error:
         raise Refused(str(error)) from None
     return made

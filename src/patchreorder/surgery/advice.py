@@ -21,7 +21,7 @@ from patchreorder.layers.registry import FAMILY
 from patchreorder.operator.functional import Grid
 
 from .insertion import check_plain
-from .probe import Trial, evaluating, is_maps
+from .probe import Probe, evaluating, is_maps
 
 GRIDS, LEVELS = (2, 3, 4), (1, 2, 3)
 SHARES = 16  # of the values of a map, for ranked pooling instead of a global pool
@@ -105,14 +105,14 @@ def advise(model: nn.Module, example: Tensor | tuple[Any, ...], *, console: Cons
         raise ValueError(f"example is empty: its shape is {[tuple(tensor.shape) for tensor in tensors]}")
     console = console or Console()
     with evaluating(model):
-        trial = Trial(model, arguments)
-        watch = _find_maps(trial)
+        probe = Probe(model, arguments)
+        watch = _find_maps(probe)
         lines = watch.lines_to_show()
-        advice = [_judge(line, trial, watch.convolutions) for line in _with_progress(lines, console)]
-        if all(line.warning == NO_OP for line in advice) and trial.ignores_input():
+        advice = [_judge(line, probe, watch.convolutions) for line in _with_progress(lines, console)]
+        if all(line.warning == NO_OP for line in advice) and probe.ignores_input():
             advice = [line._replace(warning=CONSTANT) for line in advice]
-        advice = _recommend(advice, lines, watch, trial)
-        background = _background(trial) if not any(line.warning == CONSTANT for line in advice) else ""
+        advice = _recommend(advice, lines, watch, probe)
+        background = _background(probe) if not any(line.warning == CONSTANT for line in advice) else ""
     _print(advice, watch.pool, background, console)
     return advice
 
@@ -182,14 +182,14 @@ class _Watch:
         return [line for line in shown if line.shape not in self.channels_last or _is_convolution(line.module)]
 
 
-def _find_maps(trial: Trial) -> _Watch:
+def _find_maps(probe: Probe) -> _Watch:
     """What a run of the model shows: the modules that return maps, and the numbers of the calls of convolutions."""
-    watch = _Watch(trial.model)
+    watch = _Watch(probe.model)
     # Global hooks run before those of insert_after, so a module is seen before the layer inserted after it.
     # And they also see layers that only a hook holds.
     handle = register_module_forward_hook(watch)
     try:
-        trial.run(trial.arguments)
+        probe.run(probe.arguments)
     finally:
         handle.remove()
     return watch
@@ -212,21 +212,21 @@ def _works_on_last_dimension(module: nn.Module, output: Tensor) -> bool:
     return isinstance(module, nn.Linear)
 
 
-def _judge(line: _Line, trial: Trial, convolutions: list[int]) -> Advice:
+def _judge(line: _Line, probe: Probe, convolutions: list[int]) -> Advice:
     kind = type(line.module).__name__
     _, channels, height, width = line.shape
-    warning = _warning(line, trial, sum(call > line.start for call in convolutions))
+    warning = _warning(line, probe, sum(call > line.start for call in convolutions))
     return Advice(line.name, kind, channels, height, width, _fits(height, width), warning)
 
 
-def _warning(line: _Line, trial: Trial, later: int) -> str:
+def _warning(line: _Line, probe: Probe, later: int) -> str:
     if line.followed:
         return REORDERED
-    if trial.ignores_positions(line.module):
+    if probe.ignores_positions(line.module):
         return NO_OP
     if later:
         return f"{EARLY}: {later} convolutions follow" if later > 1 else f"{EARLY}: a convolution follows"
-    return BRANCH if trial.is_bypassed(line.module) else ""
+    return BRANCH if probe.is_bypassed(line.module) else ""
 
 
 def _fits(height: int, width: int) -> tuple[Fit, ...]:
@@ -238,7 +238,7 @@ def _fits(height: int, width: int) -> tuple[Fit, ...]:
     )
 
 
-def _recommend(advice: list[Advice], lines: list[_Line], watch: _Watch, trial: Trial) -> list[Advice]:
+def _recommend(advice: list[Advice], lines: list[_Line], watch: _Watch, probe: Probe) -> list[Advice]:
     """The lines with the layers that the rules of `advise` give them."""
     if any(line.warning in (REORDERED, CONSTANT) for line in advice):
         return advice
@@ -254,7 +254,7 @@ def _recommend(advice: list[Advice], lines: list[_Line], watch: _Watch, trial: T
             if place in kept[-1:] and not watch.sorted:
                 layer = f"ranked:quantiles={min(SHARES, told.height * told.width)}"
         elif not told.warning and place in kept:
-            by_value = line.negative and trial.takes(line.module, lambda maps, _: ranked_pool(maps))
+            by_value = line.negative and probe.takes(line.module, lambda maps, _: ranked_pool(maps))
             layer = "ranked" if by_value else "reorder:grid=pixels"
         found.append(told._replace(layer=layer))
     return found
@@ -268,15 +268,15 @@ def _orientations(line: _Line) -> str:
     return "orient" if count == 4 else f"orient:orientations={count}"
 
 
-def _background(trial: Trial) -> str:
+def _background(probe: Probe) -> str:
     """Empty, "zero" or "constant": what is at the border of all images, if shifting them changes the output."""
-    images = next((value for value in trial.arguments if is_maps(value)), None)
-    if images is None or min(images.shape[2:]) < 3 or any(is_maps(tensor) for tensor in trial.output):
+    images = next((value for value in probe.arguments if is_maps(value)), None)
+    if images is None or min(images.shape[2:]) < 3 or any(is_maps(tensor) for tensor in probe.output):
         return ""
     rows, columns = images[:, :, [0, -1]].flatten(2), images[:, :, :, [0, -1]].flatten(2)
     border = torch.cat([rows, columns], 2)  # b c n
     first = border[:1, :, :1]
-    if not bool((border == first).all()) or bool((images == first.unsqueeze(3)).all()) or trial.ignores_shifts():
+    if not bool((border == first).all()) or bool((images == first.unsqueeze(3)).all()) or probe.ignores_shifts():
         return ""
     return "zero" if not bool(first.any()) else "constant"
 

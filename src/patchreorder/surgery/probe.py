@@ -28,7 +28,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                 module.training = training
 
 
-class Trial:
+class Probe:
     """Runs a model on the same input, with the same random numbers, as often as there is something to try."""
 
     def __init__(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:

@@ -1,0 +1,127 @@
+"""Atomic writes, locks between processes, and digests of settings."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from patchreorder.files import digest, locked, try_lock, write_whole
+
+
+def run_python(code: str, folder: Path) -> "subprocess.Popen[bytes]":
+    """Start a process that runs the code; `folder` is its variable."""
+    opening = "import os, sys, time\nfrom pathlib import Path\nfrom patchreorder.files import try_lock, write_whole\n"
+    command = [sys.executable, "-c", f"{opening}folder = Path(sys.argv[1])\n{code}", str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def test_write_whole_replaces_a_file_and_obeys_the_umask(tmp_path):
+    file = tmp_path / "new" / "file"
+    old = os.umask(0o027)
+    try:
+        write_whole(file, b"first")
+    finally:
+        os.umask(old)
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"first", 0o640)
+    write_whole(file, b"second")
+    assert file.read_bytes() == b"second"
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failed_write_keeps_the_old_file_and_names_it(tmp_path, monkeypatch, step):
+    def fail(*args):
+        raise OSError(errno.EIO, "broken")
+
+    file = tmp_path / "file"
+    file.write_bytes(b"old")
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="broken") as caught:
+        write_whole(file, b"new")
+    assert caught.value.filename == str(file)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    file = tmp_path / "file"
+    file.write_bytes(b"old")
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(file, b"new")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_process_killed_while_writing_keeps_the_old_file(tmp_path):
+    file = tmp_path / "file.json"
+    file.write_bytes(b"old")
+    code = "os.replace = lambda *args: os.kill(os.getpid(), 9); write_whole(folder / 'file.json', b'new')"
+    process = run_python(code, tmp_path)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.glob("*.json")) == [file]
+
+
+HOLD_LOCK = """
+assert try_lock(folder / "cell" / "lock") is not None
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_lock_is_exclusive_until_its_process_dies(tmp_path):
+    pytest.importorskip("fcntl")
+    lock = tmp_path / "cell" / "lock"
+    process = run_python(HOLD_LOCK, tmp_path)
+    try:
+        assert process.stdout.readline() == b"held\n"
+        assert try_lock(lock) is None
+    finally:
+        process.kill()  # SIGKILL: the process cannot clean up
+        process.communicate(timeout=60)
+    handle = try_lock(lock)
+    assert handle is not None
+    assert try_lock(lock) is None
+    os.close(handle)
+    again = try_lock(lock)
+    assert again is not None
+    os.close(again)
+
+
+def test_a_file_system_without_locks_is_no_error(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(handle, how):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    handle = try_lock(tmp_path / "lock")
+    assert handle is not None
+    entered = False
+    with locked(handle):
+        entered = True
+    assert entered
+    os.close(handle)
+
+
+def test_the_digest_depends_on_every_setting_but_not_on_their_order():
+    settings = {"model": "cnn", "options": {"grid": 2, "place": "relu"}, "plan": {"lr": 0.07, "clip": None, "on": True}}
+    same = {"plan": {"on": True, "clip": None, "lr": 0.07}, "options": {"place": "relu", "grid": 2}, "model": "cnn"}
+    others = [
+        settings | {"model": "fcn"},
+        settings | {"options": {"grid": 3, "place": "relu"}},
+        settings | {"options": {"grid": 2}},
+        settings | {"plan": {"lr": 0.070001, "clip": None, "on": True}},
+        settings | {"plan": {"lr": 0.07, "clip": 0, "on": True}},
+        settings | {"plan": {"lr": 0.07, "clip": None, "on": "True"}},
+        settings | {"more": None},
+    ]
+    assert digest(settings) == digest(same) == "bab09aa9"  # committed rows are identified by it
+    assert len({digest(settings), *map(digest, others)}) == 1 + len(others)

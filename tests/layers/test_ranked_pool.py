@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from patchreorder import PatchReorder, RankedPool, ranked_pool
-from patchreorder.search.descriptors import RankWeights
+from patchreorder.models.pools import Pool, weight_by_rank
 from tests.compiling import assert_compiles_alike
 from tests.forms import RUNNABLE
 
@@ -146,7 +146,7 @@ def test_it_holds_max_average_and_the_finest_grid(form):
 
 def test_it_holds_the_pool_of_retrieval(either):
     x = torch.randn(2, 8, 13, 13).relu()
-    chain = nn.Sequential(nn.AvgPool2d(3, 2), PatchReorder(grid="pixels"), RankWeights(), nn.Flatten())
+    chain = nn.Sequential(nn.AvgPool2d(3, 2), PatchReorder(grid="pixels"), Pool(weight_by_rank), nn.Flatten())
     assert torch.equal(ranked_pool(x, smooth=3, stride=2, weights=-0.5).flatten(1), chain(x))
 
 

@@ -28,7 +28,7 @@ from patchreorder.models import alexnet, create_model
 from patchreorder.report import comparison, page, tables
 from patchreorder.report.folder import load
 from patchreorder.search.describe import describe, fingerprint, ready
-from patchreorder.search.descriptors import DESCRIPTORS, backbone_of, create_descriptor
+from patchreorder.search.descriptors import DESCRIPTORS, Descriptor, backbone_of, create_descriptor
 from tests.report_rows import facts, result, write
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -145,8 +145,13 @@ def test_every_seed_draws_turns_and_shifts_of_its_own(photos, tmp_path):
 
 def test_maps_are_computed_once_for_rows_that_share_them(photos, monkeypatch):
     computed = []
-    whole = retrieval.answers
-    monkeypatch.setattr(retrieval, "answers", lambda *args, **more: computed.append(1) or whole(*args, **more))
+
+    def counted(model, *given, **options):
+        if not isinstance(model, Descriptor):  # the part before the pool
+            computed.append(model)
+        return describe(model, *given, **options)
+
+    monkeypatch.setattr(retrieval, "describe", counted)
     measure, world = retrieval.Measure(), World()
     for name in ("alexnet/gap", "alexnet/pr", "efficientnet/ranked", "alexnet/ranked"):
         torch.manual_seed(1)

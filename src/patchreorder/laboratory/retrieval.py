@@ -19,8 +19,10 @@ from patchreorder.engine.train import model_input
 from patchreorder.files import digest
 from patchreorder.metrics.retrieval import ns_score
 from patchreorder.models import alexnet
-from patchreorder.search.describe import BATCH, answers, describe, fingerprint, open_descriptor, ready
-from patchreorder.search.descriptors import SIZE, Descriptor, Layer, backbone_of, create_descriptor, layer_descriptor
+from patchreorder.models.backbones import SIZE
+from patchreorder.models.features import LayerActivation
+from patchreorder.search.describe import BATCH, describe, fingerprint, open_descriptor, ready
+from patchreorder.search.descriptors import Descriptor, backbone_of, create_descriptor, layer_descriptor
 from patchreorder.untrusted import is_count
 
 from .provenance import provenance
@@ -149,7 +151,7 @@ class Measure:
         if key not in self.maps:
             while sum(map(Tensor.numel, self.maps.values())) + len(images) * first.numel() > ROOM:
                 self.maps.pop(next(iter(self.maps)))
-            self.maps[key] = answers(nn.Sequential(model.maps, nn.Flatten()), images, world=world, report=report)
+            self.maps[key] = describe(nn.Sequential(model.maps, nn.Flatten()), images, world=world, report=report)
         maps = self.maps[key].view(-1, *first.shape[1:])
         with torch.inference_mode():
             return torch.cat([model.pooled(_laid_out(part, world)).cpu() for part in maps.split(BATCH)])
@@ -234,7 +236,7 @@ def _at(model: nn.Module, network: str, layer: str) -> Descriptor:
     inside = place.removeprefix("classifier.")
     names = [name for name, _ in classifier.named_children()]
     if inside not in names:
-        return ready(layer_descriptor(name, Layer(model, place)))
+        return ready(layer_descriptor(name, LayerActivation(model, place)))
     # Cut in two, for the front is the same for all trainings that left it as it was.
     parts = nn.Sequential(*list(classifier.children())[: names.index(inside) + 1])
     with torch.no_grad():

@@ -1,28 +1,25 @@
-"""Descriptors of images: a network by name with its trained weights, and what it says about a data set."""
+"""Descriptors with trained weights, and the vectors they give for data sets and batches of images."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
-from patchreorder.data import weights as trained
 from patchreorder.engine import checkpoint
 from patchreorder.engine.distributed import World
 from patchreorder.engine.predict import predict, ready
 from patchreorder.engine.train import Dataset
 from patchreorder.measuring.packages import PACKAGES, of_package
 from patchreorder.models.alexnet import Normalise
+from patchreorder.models.backbones import BACKBONES, SIZE
+from patchreorder.models.features import LayerActivation, PooledLayers
 
 from .descriptors import (
     DESCRIPTORS,
     LAYERS_BY_NAME,
-    SIZE,
     Descriptor,
-    Layer,
-    Layers,
     backbone_of,
     create_descriptor,
     is_descriptor,
@@ -31,36 +28,34 @@ from .descriptors import (
 )
 
 _ALONE = World()
-BATCH = 32  # images that are computed together
+BATCH = 32  # images in a forward pass
 
 
 def open_descriptor(
     name: str, *, weights: Path | None = None, say: Callable[[str], None] = lambda message: None
 ) -> Descriptor:
-    """A network that describes images, with trained weights, ready to answer.
+    """A descriptor with trained weights, in evaluation mode.
 
     Args:
-        name: one of `patchreorder.models.descriptors.DESCRIPTORS`, or a backbone of theirs and a layer of the family by
-            name, such as `alexnet/ranked:quantiles=16`; or `timm:NAME` or `torchvision:NAME`, one of that package's
-            networks: what goes into its last fully connected layer, or with `@LAYER` what that module says, and with
-            `@LAYER/POOL` a pool of it, such as `torchvision:resnet18@layer4/ranked`. `@LAYER+LAYER/POOL` pools several
-            layers, such as `alexnet@conv1+conv3+conv5/gap`: see `patchreorder.models.descriptors.Layers`.
+        name: see `patchreorder.search.descriptors`. Or a network of timm or torchvision: `torchvision:resnet18` is the
+            input of its last fully connected layer, `torchvision:resnet18@layer4` the output of that module,
+            `torchvision:resnet18@layer4/ranked` a pool of it, and `torchvision:resnet18@layer1+layer4/gap` pools
+            several modules (see `PooledLayers`).
         weights: file with the weights (.safetensors, .pt, .pth; AlexNet's by torchvision's names), read without running
-            code. Without it they are fetched: ours once, pinned by SHA-256; a package's by that package.
-        say: gets a line about what is fetched.
+            code. Without it they are downloaded: ours once, pinned by SHA-256; a package's by that package.
+        say: called with a line about each download.
 
     Raises:
         ValueError: for an unknown name, or weights that do not fit.
         ImportError: the package is not installed, or does not work with this torch.
-        OSError: the weights cannot be opened or fetched.
+        OSError: the weights cannot be opened or downloaded.
     """
-    package, colon, model = name.partition(":")
+    package, colon, network = name.partition(":")
     if colon and package in PACKAGES:
-        found = _of_package(package, model, weights)
+        found = _of_package(package, network, weights)
     elif is_descriptor(name):
         found = create_descriptor(name)
-        ours = trained.alexnet_convolutions if backbone_of(name) == "alexnet" else trained.efficientnet_lite0
-        found.load(ours(file=weights, say=say))
+        found.load(BACKBONES[backbone_of(name)].weights(file=weights, say=say))
     else:
         others = " or ".join(f"{package}:NAME[@LAYER[/POOL]]" for package in PACKAGES)
         others += ", of several layers @LAYER+LAYER/POOL"
@@ -69,30 +64,6 @@ def open_descriptor(
 
 
 def describe(
-    model: Descriptor,
-    data: Dataset,
-    *,
-    world: World = _ALONE,
-    batch: int = BATCH,
-    report: Callable[[int], None] = lambda more: None,
-) -> Tensor:
-    """The descriptors (n, d) of all images in order, float32, on the CPU, the same in every process.
-
-    Images are made ahead by `data.workers` processes. What a network says of an image is kept as it is, NaN too.
-
-    Args:
-        model: on the world's device.
-        data: images (b, 3, 224, 224) from 0 to 1, or bytes.
-        world: from `distributed.join()`.
-        batch: images that are computed together.
-        report: gets how many images more are done by this process.
-    """
-    if not len(data):
-        return torch.empty(0, model.dimensions)
-    return answers(model, data, world=world, batch=batch, report=report)
-
-
-def answers(
     model: nn.Module,
     data: Dataset,
     *,
@@ -100,14 +71,24 @@ def answers(
     batch: int = BATCH,
     report: Callable[[int], None] = lambda more: None,
 ) -> Tensor:
-    """What any network says of all images in order, (n, d); see `describe`."""
+    """The vectors (n, d) of all images in order, float32, on the CPU, the same in every process.
+
+    Images are decoded ahead by `data.workers` processes. NaN stays NaN.
+
+    Args:
+        model: a descriptor, or any network that gives vectors, on the world's device.
+        data: images (b, 3, 224, 224) in [0, 1], or bytes.
+        world: from `distributed.join()`.
+        batch: images in a forward pass.
+        report: called with the number of images of each batch of this process.
+    """
     if batch < 1:
         raise ValueError(f"batch ({batch}) must be 1 or more")
-    watch = model.register_forward_hook(lambda module, given, answer: report(len(answer)))
+    handle = model.register_forward_hook(lambda module, given, output: report(len(output)))
     try:
         return predict(model, data, world=world, batch=batch)[0]
     finally:
-        watch.remove()
+        handle.remove()
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -115,22 +96,22 @@ def fingerprint(model: nn.Module) -> str:
     return checkpoint.fingerprint({name: value.cpu() for name, value in model.state_dict().items()})
 
 
-# ---- networks of other packages --------------------------------------------------------------------
-
-
-def _of_package(package: str, asked: str, weights: Path | None) -> Descriptor:
-    """What a classifier of timm or torchvision says before its last layer, or in layers that are named."""
-    name, _, place = asked.partition("@")
-    layer, _, pool = place.partition("/")
-    model, mean, std, size = of_package(package, name, weights)
+def _of_package(package: str, text: str, weights: Path | None) -> Descriptor:
+    """A classifier of timm or torchvision up to its last fully connected layer, or up to the layers that are named."""
+    network, _, rest = text.partition("@")
+    layer, _, pool = rest.partition("/")
+    model, mean, std, size = of_package(package, network, weights)
     parts: list[nn.Module] = [Normalise(mean, std)]
     if size != SIZE:
         parts.append(nn.Upsample((size, size), mode="bilinear"))
-    if "+" in layer:  # each is pooled by itself
-        several = Layers(model, {each: each for each in layer_names(layer)}, pool=pool)
-        return layer_descriptor(f"{package}:{asked}", nn.Sequential(*parts, several))
-    parts.append(Layer(model, layer) if layer else Layer(model, _last_connected(model), given=True))
-    return layer_descriptor(f"{package}:{asked}", nn.Sequential(*parts), pool=pool or "flatten")
+    if "+" in layer:
+        parts.append(PooledLayers(model, {name: name for name in layer_names(layer)}, pool=pool))
+        pool = ""
+    elif layer:
+        parts.append(LayerActivation(model, layer))
+    else:
+        parts.append(LayerActivation(model, _last_connected(model), inputs=True))
+    return layer_descriptor(f"{package}:{text}", nn.Sequential(*parts), pool=pool or "flatten")
 
 
 def _last_connected(model: nn.Module) -> str:

@@ -240,12 +240,23 @@ def test_parts_learn_at_their_own_rates():
         return {name: value.detach() - before[name] for name, value in model.named_parameters()}
 
     plain, scaled = moved(), moved(**{"0": 3.0, "0.bias": 0.5, "bias": 2.0})
-    for name, scale in {"0.weight": 3.0, "0.bias": 0.5, "6.bias": 2.0, "6.weight": 1.0, "3.bias": 2.0}.items():
+    for name, scale in {"0.weight": 3.0, "0.bias": 3.0, "6.bias": 2.0, "6.weight": 1.0, "3.bias": 2.0}.items():
         torch.testing.assert_close(scaled[name], plain[name] * scale, rtol=1e-3, atol=1e-7)
-    first, second = moved(**{"weight": 2.0, "0.weig": 3.0}), moved(**{"0.weig": 3.0, "weight": 2.0})
-    assert torch.equal(first["0.weight"], second["0.weight"])  # of the same length: their order decides nothing
-    with pytest.raises(ValueError, match=r"scales \(nowhere\) fit no parameter"):
+    with pytest.raises(ValueError, match=r"scales \(nowhere\) match no parameter"):
         moved(nowhere=2.0)
+
+
+def test_learning_rate_scales_of_all_matching_names_multiply():
+    """As in Caffe: the biases of a layer with lr_mult 0.01 have lr_mult 0.02."""
+    model = nn.ModuleDict({"transformer": nn.Linear(2, 3), "fc": nn.Linear(3, 4)})
+    groups = engine._groups(model, Training(steps=1, scales={"bias": 2.0, "transformer": 0.01}))
+    scales = {id(parameter): group["scale"] for group in groups for parameter in group["params"]}
+    assert {name: scales[id(parameter)] for name, parameter in model.named_parameters()} == {
+        "transformer.weight": 0.01,
+        "transformer.bias": 0.02,
+        "fc.weight": 1.0,
+        "fc.bias": 2.0,
+    }
 
 
 @pytest.mark.usefixtures("_doubles")

@@ -58,7 +58,8 @@ class Training:
         clip: the longest gradient allowed, as a norm over all parameters.
         ema: average the weights over updates with this decay, and use the average in the end.
         amp: compute in half precision where the device has it: bfloat16, or on older GPUs float16 with scaling.
-        scales: learning rates of parts as multiples: of parameters whose names start with a key, or end with `.key`.
+        scales: factors of the learning rate, for parameters whose names start with a key or end with `.key`; where
+            several keys match, their factors multiply.
     """
 
     steps: int | None = None
@@ -456,18 +457,18 @@ def _channels_last(model: nn.Module) -> nn.Module:
 
 
 def _groups(model: nn.Module, training: Training) -> list[dict[str, Any]]:
-    """The parameters by the scale of their learning rate; the longest fitting key counts."""
+    """The parameters by the scale of their learning rate: the product of the scales of all matching keys."""
     groups: dict[float, list[nn.Parameter]] = {}
     unused = set(training.scales)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        fitting = [key for key in training.scales if name.startswith(key) or name.endswith(f".{key}")]
-        unused -= set(fitting)
-        scale = training.scales[max(fitting, key=lambda key: (len(key), key))] if fitting else 1.0
+        matching = [key for key in sorted(training.scales) if name.startswith(key) or name.endswith(f".{key}")]
+        unused -= set(matching)
+        scale = math.prod((training.scales[key] for key in matching), start=1.0)
         groups.setdefault(scale, []).append(parameter)
     if unused:
-        raise ValueError(f"scales ({', '.join(sorted(unused))}) fit no parameter of the model")
+        raise ValueError(f"scales ({', '.join(sorted(unused))}) match no parameter of the model")
     return [{"params": parameters, "scale": scale} for scale, parameters in groups.items()]
 
 

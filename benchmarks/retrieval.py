@@ -27,13 +27,14 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch.nn import functional as F
 
 from patchreorder.data import photos
 from patchreorder.data.ukbench import GROUP, UKBench
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.engine.train import model_input
 from patchreorder.laboratory import provenance
-from patchreorder.metrics.retrieval import ROOM, normalise, ns_score
+from patchreorder.metrics.retrieval import ROOM, ns_score
 from patchreorder.search.describe import BATCH, describe, ready
 from patchreorder.search.descriptors import create_descriptor
 
@@ -67,7 +68,7 @@ def all_pairs(rounds: int, *, count: int, dimensions: int) -> dict[str, Any]:
     """Images a second of `ns_score` and of the product, in groups that are somewhat nearer to each other."""
     torch.manual_seed(0)
     groups = torch.arange(count) // GROUP
-    features = normalise(torch.randn(count // GROUP, dimensions)[groups] + torch.randn(count, dimensions))
+    features = F.normalize(torch.randn(count // GROUP, dimensions)[groups] + torch.randn(count, dimensions))
     block = max(1, ROOM // count)
 
     def product() -> float:

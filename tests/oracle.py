@@ -1,4 +1,4 @@
-"""The operator's definition once more, by loops over patches and Python's own sort: slow, sharing no code with src."""
+"""Definitions that share no code with src: of the operator, by loops over patches, and of a descriptor's length."""
 
 import numpy as np
 import torch
@@ -97,3 +97,9 @@ def move(x: Tensor, order: np.ndarray) -> Tensor:
                 u, v = source // columns * high, source % columns * wide
                 z[i, j, r : r + high, s : s + wide] = x[i, j, u : u + high, v : v + wide]
     return z
+
+
+def normalise(features: Tensor) -> Tensor:
+    """The signed square root of every dimension, then unit length."""
+    root = features.double().sign() * features.double().abs() ** 0.5
+    return (root / root.square().sum(-1, keepdim=True).sqrt()).to(features.dtype)

@@ -23,12 +23,13 @@ from patchreorder.laboratory import recipe as spec
 from patchreorder.laboratory import retrieval, rows
 from patchreorder.laboratory.recipe import Means
 from patchreorder.laboratory.rows import read as read_rows
-from patchreorder.metrics.retrieval import normalise, ns_score
+from patchreorder.metrics.retrieval import ns_score
 from patchreorder.models import alexnet, create_model
 from patchreorder.report import comparison, page, tables
 from patchreorder.report.folder import load
 from patchreorder.search.describe import describe, fingerprint, ready
 from patchreorder.search.descriptors import DESCRIPTORS, Descriptor, backbone_of, create_descriptor
+from tests.oracle import normalise
 from tests.report_rows import facts, result, write
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -20,7 +20,6 @@ from patchreorder.data.photos import BadImage
 from patchreorder.data.sources import File, fetch
 from patchreorder.data.ukbench import UKBench
 from patchreorder.engine.distributed import World
-from patchreorder.metrics.retrieval import normalise
 from patchreorder.models import alexnet
 from patchreorder.models.backbones import BACKBONES
 from patchreorder.models.efficientnet import EfficientNetLite0, SameConv2d
@@ -35,6 +34,7 @@ from patchreorder.search.descriptors import (
     layer_descriptor,
 )
 from tests import vision
+from tests.oracle import normalise
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -21,9 +21,11 @@ from patchreorder.data.loader import stream
 from patchreorder.data.photos import UPRIGHT, Pose
 from patchreorder.data.poses import AS_IT_IS, posed
 from patchreorder.engine.train import Dataset, model_input
-from patchreorder.metrics.consistency import Consistency, Features, FeatureSimilarity, Rate, Similarity, wilson
+from patchreorder.metrics.consistency import consistency
 from patchreorder.metrics.invariance import Firing, FiringThresholds, Invariance, LocalFiring
 from patchreorder.metrics.order import OrderStability, Stability
+from patchreorder.metrics.rate import Rate, rate
+from patchreorder.metrics.similarity import Features, FeatureSimilarity, Similarity
 
 from .activations import Outputs, Watched, check_logits, watch
 
@@ -91,9 +93,7 @@ class Measured:
 
     def consistency(self, grid: str) -> Rate:
         """Pairs of poses with equal answers, over all pairs of a grid; see `metrics.consistency`."""
-        same = Consistency()
-        same.update(torch.stack([self.answers_in(pose) for pose in self.grids[grid]]))
-        return same.result()
+        return consistency(torch.stack([self.answers_in(pose) for pose in self.grids[grid]]))
 
     def changed(self) -> Tensor:
         """For each image and pose whether the answer is another than for the image as it is, (images, poses)."""
@@ -368,6 +368,4 @@ def _device(network: nn.Module | Watchable) -> torch.device:
 
 
 def _rate(hits: Tensor) -> Rate:
-    count, n = int(hits.sum()), len(hits)
-    low, high = wilson(count, n)
-    return Rate(100 * count / n, 100 * low, 100 * high, n)
+    return rate(int(hits.sum()), len(hits))

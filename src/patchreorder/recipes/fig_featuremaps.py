@@ -29,7 +29,7 @@ from patchreorder.laboratory.rows import Result
 from patchreorder.laboratory.subjects import clock
 from patchreorder.measuring import measure as engine
 from patchreorder.measuring.activations import BEFORE, watch
-from patchreorder.metrics.consistency import FeatureSimilarity
+from patchreorder.metrics.similarity import FeatureSimilarity
 
 METRIC = "cosine"
 POSES = {"turned": Pose(degrees=36.0), "shifted": Pose(right=0.16)}

@@ -11,7 +11,7 @@ import pytest
 from patchreorder import recipes
 from patchreorder.measuring.gallery import is_dataset
 from patchreorder.models import FAMILIES
-from patchreorder.report import tables
+from patchreorder.report import markdown
 from patchreorder.report.folder import load
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -70,7 +70,7 @@ def committed(name: str) -> str:
     """The tables of a recipe's committed rows."""
     (recipe,) = (recipe for recipe in load(DOCS.parent / "results") if recipe.name == name)
     assert not recipe.problems
-    return tables.markdown([recipe])
+    return markdown.render([recipe])
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from patchreorder.metrics.propagation import moved_right, part_that_arrives
 from patchreorder.metrics.redundancy import neuron_similarity, position_similarity
 from patchreorder.models import create_model
 from patchreorder.recipes import fig_featuremaps, fig_propagation
-from patchreorder.report import figures, page, tables
+from patchreorder.report import figures, markdown, page
 from patchreorder.report.folder import load
 from tests.recipes.test_table3 import trained
 from tests.report_rows import facts, result, write
@@ -282,7 +282,7 @@ def lines_of(folder, **how):
     ]
     about = facts(figure={"kind": "lines", "curve": "error by angle", "n": "images"} | how)
     (recipe,) = load(write(folder, rows, about))
-    return tables.tables(recipe)[0]
+    return recipe.tables[0]
 
 
 def texts(svg: str) -> list[str]:
@@ -346,7 +346,7 @@ def test_places_are_drawn_against_no_reordering(tmp_path):
     ]
     figure = {"kind": "places", "places": ["conv1", "conv2"], "lines": {"4x4": ["fcn", "pr_cnn"]}, "level": "cnn"}
     (recipe,) = load(write(tmp_path, rows, facts(figure=figure)))
-    (drawing,) = figures.drawings(tables.tables(recipe)[0])
+    (drawing,) = figures.drawings(recipe.tables[0])
     assert {"conv1", "conv2", "4x4", "no reordering", "R (50)"} <= set(texts(drawing.svg))
     heights = [
         [float(point.split(",")[1]) for point in path.get("d")[1:].split("L")]
@@ -373,7 +373,7 @@ def test_hostile_texts_stay_texts(tmp_path):
     about["rows"] = [{"name": "cnn", "title": HOSTILE, "about": HOSTILE}]
     about["figure"] = {"kind": "lines", "curve": "error by angle", "labels": "layers", "n": HOSTILE, "x": HOSTILE}
     (recipe,) = load(write(tmp_path, rows, about))
-    (drawing,) = figures.drawings(tables.tables(recipe)[0])
+    (drawing,) = figures.drawings(recipe.tables[0])
     root = ElementTree.fromstring(drawing.svg)
     kinds = {element.tag.removeprefix(SVG) for element in root.iter()}
     assert kinds <= {"svg", "title", "rect", "text", "path", "image"}
@@ -391,14 +391,14 @@ def test_hostile_texts_stay_texts(tmp_path):
 def test_facts_that_describe_no_figure_draw_none(tmp_path, figure):
     row = result(errors=[1], curves={"error by angle": [[0, 1]]})
     (recipe,) = load(write(tmp_path, [row], facts(figure=figure)))
-    assert figures.drawings(tables.tables(recipe)[0]) == []
+    assert figures.drawings(recipe.tables[0]) == []
     assert 'class="drawing"' not in page.render([recipe])
 
 
 def test_pictures_of_maps_that_cannot_be_read_are_left_out(tmp_path):
     spec.run(recipes.load("fig_featuremaps"), out=tmp_path, setting="smoke", rows=["pr_before", "pr_after"])
     (recipe,) = load(tmp_path)
-    (table,) = tables.tables(recipe)
+    (table,) = recipe.tables
     (drawing,) = figures.drawings(table)
     images = [image.get("href") for image in ElementTree.fromstring(drawing.svg).iter(f"{SVG}image")]
     assert len(images) == 2 * (2 + 2 * 12)
@@ -433,12 +433,12 @@ def test_a_command_names_what_its_setting_needs(tmp_path):
     (recipe,) = load(
         write(tmp_path, rows, facts(settings={"short": "x", "wide": "y"}, needs={"wide": "--trained DIR"}))
     )
-    assert tables.tables(recipe)[0].command == "patchreorder run table1 --setting wide --trained DIR"
+    assert recipe.tables[0].command == "patchreorder run table1 --setting wide --trained DIR"
 
 
 def test_columns_that_a_setting_has_not_are_not_missing(tmp_path):
     (recipe,) = load(write(tmp_path, [result(errors=[1])], facts(columns_of={"short": ["R"]})))
-    (table,) = tables.tables(recipe)
+    (table,) = recipe.tables
     assert [column.name for column in table.columns] == ["R"]
     assert "on T" not in " ".join(table.remarks())
-    assert "| T |" not in tables.markdown([recipe])
+    assert "| T |" not in markdown.render([recipe])

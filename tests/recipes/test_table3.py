@@ -25,8 +25,9 @@ from patchreorder.laboratory.recipe import Means
 from patchreorder.laboratory.rows import read as read_rows
 from patchreorder.metrics.retrieval import ns_score
 from patchreorder.models import alexnet, create_model
-from patchreorder.report import comparison, page, tables
+from patchreorder.report import comparison, markdown, page, terminal
 from patchreorder.report.folder import load
+from patchreorder.report.text import MINUS
 from patchreorder.search.describe import describe, fingerprint, ready
 from patchreorder.search.descriptors import DESCRIPTORS, Descriptor, backbone_of, create_descriptor
 from tests.oracle import normalise
@@ -496,14 +497,14 @@ def test_a_report_of_scores(tmp_path):
         about,
     )
     (recipe,) = load(folder)
-    (table,) = tables.tables(recipe)
+    (table,) = recipe.tables
     assert [row.name for row in table.rows] == ["cnn", "pr_cnn", "si_cnn"]  # of the setting, measured or not
     assert [row for row in table.remarks() if row.startswith("Missing")] == ["Missing: SI-CNN; CNN on T; PR-CNN on T."]
     console = Console(file=StringIO(), width=200)
-    tables.show(folder, console)
+    terminal.show(load(folder), console)
     text = " ".join(console.file.getvalue().split())
     for part in (
-        f"3.000 (1) 3.381 {tables.MINUS}0.381",
+        f"3.000 (1) 3.381 {MINUS}0.381",
         "* 3.125 (1)",
         "first has score 95 % interval",
         "higher score +0.125",
@@ -511,9 +512,9 @@ def test_a_report_of_scores(tmp_path):
         "Cost of computing, nothing was trained",
     ):
         assert part in text, part
-    markdown = tables.markdown([recipe])
-    assert "higher score. +0.125 in score (95 % interval, drawing groups of 4 images again, +0." in markdown
-    assert "Lower for PR-CNN : for CNN: 0 : 10, p = 0.002 (seed 0)." in markdown
+    written = markdown.render([recipe])
+    assert "higher score. +0.125 in score (95 % interval, drawing groups of 4 images again, +0." in written
+    assert "Lower for PR-CNN : for CNN: 0 : 10, p = 0.002 (seed 0)." in written
     html = " ".join(re.sub(r"<[^>]*>", " ", page.render([recipe])).split())
     for part in (
         "positive means that the first has the higher score",
@@ -522,10 +523,10 @@ def test_a_report_of_scores(tmp_path):
     ):
         assert part in html, part
     assert "3.000 to 3.381" in html
-    assert "| model | R | paper | gap | T |" in markdown  # nothing of the paper where it has nothing
+    assert "| model | R | paper | gap | T |" in written  # nothing of the paper where it has nothing
     folder = write(tmp_path, [scored("cnn", low)], {**about, "unlike_paper": ["short"]})
     (recipe,) = load(folder)
-    assert "3.381" not in tables.markdown([recipe])
+    assert "3.381" not in markdown.render([recipe])
     assert "McNemar" not in html
 
 
@@ -535,7 +536,7 @@ def test_a_report_of_errors_stays_what_it_was(tmp_path):
     html = " ".join(re.sub(r"<[^>]*>", " ", page.render([recipe])).split())
     assert "negative means that the first makes fewer errors" in html
     assert "wrong only by first : only by second, McNemar" in html
-    assert f"{tables.MINUS}0.10 points of error" in tables.markdown([recipe])
+    assert f"{MINUS}0.10 points of error" in markdown.render([recipe])
 
 
 def test_the_facts_name_the_rows_of_settings():

@@ -20,22 +20,23 @@ from PIL import Image
 from rich.console import Console
 
 from patchreorder.commands.report import report
-from patchreorder.report import charts, page, tables, tiles
+from patchreorder.report import charts, markdown, page, tables, terminal, text, tiles
 from patchreorder.report.comparison import McNemar, compare, mcnemar, paired_bootstrap
-from patchreorder.report.folder import Curve, load
-from patchreorder.report.tables import MINUS, NONE
+from patchreorder.report.folder import load
+from patchreorder.report.tables import Curve
+from patchreorder.report.text import MINUS, NONE
 from tests.report_rows import example, facts, result, strip, write
 
 
 def shown(folder: Path) -> str:
     """What the terminal says about a folder."""
     console = Console(file=io.StringIO(), width=200, highlight=False)
-    tables.show(folder, console)
+    terminal.show(load(folder), console)
     return console.file.getvalue()
 
 
 def only_table(folder: Path) -> tables.Table:
-    (table,) = (table for recipe in load(folder) for table in tables.tables(recipe))
+    (table,) = (table for recipe in load(folder) for table in recipe.tables)
     return table
 
 
@@ -81,7 +82,7 @@ def test_mcnemar_of_thousands_agrees_with_logarithms():
     p = 2 * sum(math.exp(term - total * math.log(2)) for term in terms)
     assert mcnemar(range(4900), range(4900, total)).p == pytest.approx(p, rel=1e-6)
     assert mcnemar(range(5000), []).p == 0.0
-    assert tables.chance(0.0) == "p < 0.0001"
+    assert text.chance(0.0) == "p < 0.0001"
 
 
 def test_bootstrap_of_one_seed_is_a_binomial():
@@ -180,24 +181,24 @@ def test_all_seeds_together_by_hand():
 def test_mean_spread_and_gap_by_hand(tmp_path):
     rows = seeds("cnn", [*range(10)], [*range(20)], [*range(30)]) + seeds("fcn", [*range(50)])
     table = only_table(write(tmp_path, rows, facts()))
-    cnn, fcn = table.entries["cnn", "R"], table.entries["fcn", "R"]
+    cnn, fcn = table.cells["cnn", "R"], table.cells["fcn", "R"]
     assert (cnn.mean, cnn.spread, cnn.gap) == pytest.approx((2.0, 1.0, 0.8))
-    assert tables.value(cnn) == "2.00 ± 1.00 (3)"
+    assert text.value(cnn) == "2.00 ± 1.00 (3)"
     assert (fcn.mean, fcn.spread) == (5.0, None)
-    assert tables.value(fcn) == "5.00 (1)"
-    assert tables.value(table.entries["cnn", "T"]) == "missing"
-    assert table.entries["si_cnn", "T"].paper is None
+    assert text.value(fcn) == "5.00 (1)"
+    assert text.value(table.cells["cnn", "T"]) == "missing"
+    assert table.cells["si_cnn", "T"].paper is None
     assert (cnn.best, fcn.best) == (True, False)
 
 
 def test_cost_by_hand(tmp_path):
     rows = seeds("cnn", [1], [2], steps=100, seconds=50.0, cpu_seconds=1800.0, details={"batch": 64})
     table = only_table(write(tmp_path, rows, facts()))
-    entry = table.entries["cnn", "R"]
+    entry = table.cells["cnn", "R"]
     assert (entry.seconds, entry.cpu_seconds, entry.images_per_second) == (50.0, 3600.0, 128.0)
-    assert tables.costs(table) == [("CNN", "R", ["2", "208,586", "100", "50 s", "128", "1 h 00 min"])]
-    assert "1 h 00 min of processor time" in tables.cost_title(table)
-    assert table.entries["cnn", "T"].parameters == 430000  # from the facts
+    assert text.costs(table) == [("CNN", "R", ["2", "208,586", "100", "50 s", "128", "1 h 00 min"])]
+    assert "1 h 00 min of processor time" in text.cost_title(table)
+    assert table.cells["cnn", "T"].parameters == 430000  # from the facts
 
 
 def test_settings_and_splits_are_never_mixed(tmp_path):
@@ -210,14 +211,14 @@ def test_settings_and_splits_are_never_mixed(tmp_path):
         *seeds("fcn", [*range(50)]),
     ]
     (recipe,) = load(write(tmp_path, rows, facts()))
-    found = tables.tables(recipe)
+    found = recipe.tables
     keys = [("short", "test"), ("short", "validation"), ("paper", "test"), ("short,lr=0.1", "test"), ("smoke", "test")]
     assert [
         (table.setting, table.split) for table in sorted(found, key=lambda t: keys.index((t.setting, t.split)))
     ] == keys
     assert [table.setting for table in found][:3] == ["short", "short", "paper"]
-    assert [table.entries["cnn", "R"].mean for table in found] == [4.0, 3.0, 2.0, 6.0, 1.0]
-    assert [table.entries["cnn", "R"].best for table in found] == [True, False, False, False, False]
+    assert [table.cells["cnn", "R"].mean for table in found] == [4.0, 3.0, 2.0, 6.0, 1.0]
+    assert [table.cells["cnn", "R"].best for table in found] == [True, False, False, False, False]
     assert [table.has_paper for table in found] == [True, False, True, True, False]
     assert [len(table.rows) for table in found] == [11, 1, 11, 1, 1]  # results show what is missing, trials do not
     assert "not on the test images" in found[1].about
@@ -227,13 +228,13 @@ def test_settings_and_splits_are_never_mixed(tmp_path):
     assert found[3].command == "patchreorder run table1 --change lr=0.1"
     assert found[4].command == "patchreorder run table1 --setting smoke"
     for table in found:
-        assert {r.setting for entry in table.entries.values() for r in entry.results} == {table.setting}
+        assert {r.setting for entry in table.cells.values() for r in entry.results} == {table.setting}
 
 
 def test_other_settings_behind_one_name_are_left_out(tmp_path):
     rows = [*seeds("cnn", [1], [2], [3], settings="old"), *seeds("cnn", [*range(10)], settings="new")]
     table = only_table(write(tmp_path, rows, facts()))
-    assert (table.entries["cnn", "R"].mean, table.entries["cnn", "R"].left_out) == (1.0, 3)
+    assert (table.cells["cnn", "R"].mean, table.cells["cnn", "R"].left_out) == (1.0, 3)
     assert any("rows of other settings left out: 3" in remark for remark in table.remarks())
 
 
@@ -241,22 +242,22 @@ def test_other_settings_behind_one_name_are_left_out(tmp_path):
 def test_the_best_is_the_lowest_or_the_highest(tmp_path, better, best):
     rows = seeds("cnn", [1]) + seeds("fcn", [1, 2]) + seeds("cnn", [1], column="T")
     table = only_table(write(tmp_path, rows, facts(better=better)))
-    assert [row for (row, _), entry in table.entries.items() if entry.best] == [best]  # T has nothing to compare with
+    assert [row for (row, _), entry in table.cells.items() if entry.best] == [best]  # T has nothing to compare with
 
 
 def test_pairs_are_those_of_the_facts(folder):
-    table = next(t for t in tables.tables(load(folder)[0]) if t.split == "test")
+    table = next(t for t in load(folder)[0].tables if t.split == "test")
     assert [(pair.a.name, pair.b.name, pair.column.name) for pair in table.pairs][:4] == [
         ("pr_cnn", "cnn", "R"),
         ("pr_cnn", "cnn", "T"),
         ("pr_cnn", "st_cnn", "R"),
         ("pr_cnn", "st_cnn", "T"),
     ]
-    words = tables.in_words(table.pairs[0])
+    words = text.describe(table.pairs[0])
     assert f"PR-CNN against CNN on R: fewer errors. {MINUS}0." in words
     assert "seeds 0, 1, 2" in words
     assert words.endswith("(all seeds).")
-    assert "over images alone" in tables.in_words(table.pairs[2])
+    assert "over images alone" in text.describe(table.pairs[2])
 
 
 def test_one_training_for_all_columns_is_paid_for_once(tmp_path):
@@ -266,17 +267,17 @@ def test_one_training_for_all_columns_is_paid_for_once(tmp_path):
         for seed in own
     ]
     table = only_table(write(tmp_path, rows, facts(trains_once=True)))
-    assert [(row, on, cells[0], cells[-1]) for row, on, cells in tables.costs(table)] == [
+    assert [(row, on, cells[0], cells[-1]) for row, on, cells in text.costs(table)] == [
         ("CNN", "all", "2", "20 min 00 s")
     ]
-    assert "20 min 00 s of processor time" in tables.cost_title(table)
+    assert "20 min 00 s of processor time" in text.cost_title(table)
     curves = {"training loss": [[1, 0.5], [2, 0.25]]}
     drawn = only_table(
         write(tmp_path / "drawn", [replace(row, curves=curves) for row in rows], facts(trains_once=True))
     )
     assert [figure.title for figure in charts.figures(drawn)] == ["Training loss"]
     apart = only_table(write(tmp_path / "apart", rows, facts()))
-    assert "30 min 00 s of processor time" in tables.cost_title(apart)
+    assert "30 min 00 s of processor time" in text.cost_title(apart)
 
 
 def test_columns_may_be_left_out_of_comparisons(tmp_path):
@@ -290,7 +291,7 @@ def test_cells_that_a_row_is_not_meant_for_are_not_missing(tmp_path):
     about = facts(compare=[["pr_cnn", "cnn"]])
     about["rows"] = [row | ({"columns": ["T"]} if row["name"] == "pr_cnn" else {}) for row in about["rows"]]
     table = only_table(write(tmp_path, [result(row="pr_cnn", column="T"), result(row="cnn", column="T")], about))
-    shown_as = {key: tables.value(entry) for key, entry in table.entries.items()}
+    shown_as = {key: text.value(entry) for key, entry in table.cells.items()}
     assert (shown_as["pr_cnn", "R"], shown_as["cnn", "R"], shown_as["pr_cnn", "T"]) == (NONE, "missing", "0.00 (1)")
     assert [pair.column.name for pair in table.pairs] == ["T"]
     (missing,) = (text for text in table.remarks() if text.startswith("Missing"))
@@ -302,7 +303,7 @@ def test_pairs_that_lack_rows_or_budget_say_so(tmp_path):
     rows = seeds("pr_cnn", [1], steps=10) + seeds("cnn", [2], steps=20)
     about = facts(compare=[["pr_cnn", "cnn"], ["pr_cnn", "st_cnn"]])
     table = only_table(write(tmp_path, rows, about))
-    said = [tables.in_words(pair) for pair in table.pairs]
+    said = [text.describe(pair) for pair in table.pairs]
     assert "trained for 10 and 20 steps" in said[0]
     assert said[1] == "PR-CNN against CNN on T: not compared, PR-CNN and CNN have no rows here."
     assert said[2] == "PR-CNN against ST-CNN on R: not compared, ST-CNN has no rows here."
@@ -318,18 +319,18 @@ def test_pairs_that_lack_rows_or_budget_say_so(tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (tables.duration(3.14), "3.1 s"),
-        (tables.duration(59.6), "1 min 00 s"),
-        (tables.duration(200), "3 min 20 s"),
-        (tables.duration(3599.9), "1 h 00 min"),
-        (tables.duration(7500), "2 h 05 min"),
-        (tables.signed(-0.004), "0.00"),
-        (tables.signed(-0.126), f"{MINUS}0.13"),
-        (tables.signed(0.5), "+0.50"),
-        (tables.signed(None), NONE),
-        (tables.count(208586), "208,586"),
-        (tables.chance(0.0385), "p = 0.038"),
-        (tables.chance(1.0), "p = 1"),
+        (text.duration(3.14), "3.1 s"),
+        (text.duration(59.6), "1 min 00 s"),
+        (text.duration(200), "3 min 20 s"),
+        (text.duration(3599.9), "1 h 00 min"),
+        (text.duration(7500), "2 h 05 min"),
+        (text.signed(-0.004), "0.00"),
+        (text.signed(-0.126), f"{MINUS}0.13"),
+        (text.signed(0.5), "+0.50"),
+        (text.signed(None), NONE),
+        (text.count(208586), "208,586"),
+        (text.chance(0.0385), "p = 0.038"),
+        (text.chance(1.0), "p = 1"),
     ],
 )
 def test_numbers_as_text(text, expected):
@@ -349,7 +350,7 @@ def test_the_terminal_shows_the_table(folder):
 def test_markdown_is_a_table(tmp_path):
     rows = seeds("cnn", [1]) + seeds("fcn", [1, 2])
     about = facts(rows=[{"name": "cnn", "title": "C|N*N"}, {"name": "fcn"}], compare=[])
-    lines = tables.markdown(load(write(tmp_path, rows, about))).splitlines()
+    lines = markdown.render(load(write(tmp_path, rows, about))).splitlines()
     start = lines.index("| model | R | paper | gap | T | paper | gap |")
     assert lines[start + 1] == "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     assert lines[start + 2] == rf"| C\|N\*N | **0.10 (1)** | 1.20 | {MINUS}1.10 | missing | 1.30 | {NONE} |"
@@ -386,9 +387,9 @@ def test_damaged_lines_are_told_everywhere(tmp_path):
     file = folder / "table1.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[0], lines[1][:50], "", "[]", lines[1]]) + "\n")
-    for said in (shown(folder), tables.markdown(load(folder)).replace("\\", ""), page.render(load(folder))):
+    for said in (shown(folder), markdown.render(load(folder)).replace("\\", ""), page.render(load(folder))):
         assert "damaged lines left out: 2 (line 2, 4)" in said
-    assert len(only_table(folder).entries["cnn", "R"].results) == 2
+    assert len(only_table(folder).cells["cnn", "R"].results) == 2
 
 
 @pytest.mark.parametrize(
@@ -492,7 +493,7 @@ def test_the_mean_line_by_hand():
 
 
 def test_every_model_has_a_panel_with_its_partner_dashed(folder):
-    table = tables.tables(load(folder)[0])[0]
+    table = load(folder)[0].tables[0]
     figures = charts.figures(table)
     assert [figure.title for figure in figures] == [
         f"{name}, {column}" for name in ("Training loss", "Error by angle", "Error by shift") for column in "RT"
@@ -509,7 +510,7 @@ def test_every_model_has_a_panel_with_its_partner_dashed(folder):
 
 
 def test_strips_and_intervals_share_a_scale():
-    entries = {"a": tables.Entry(seeds("a", [1] * 10, n=100), 3.0, None), "b": tables.Entry([], 1.0, None)}
+    entries = {"a": tables.TableCell(seeds("a", [1] * 10, n=100), 3.0, None), "b": tables.TableCell([], 1.0, None)}
     found, scale = charts.strips(entries)
     assert scale == "1.00 to 10.00"
     left, right = charts.STRIP_MARGIN, charts.STRIP - charts.STRIP_MARGIN
@@ -646,10 +647,10 @@ def test_nothing_in_rows_or_facts_becomes_markup(tmp_path):
         assert "49[red]" not in html
         assert_well_formed(html)
         html.encode()
-        markdown = tables.markdown(load(folder))
-        assert "<script" not in re.sub("`[^`\n]*`", "", markdown.replace("\\`", ""))  # inside `code` it is only text
+        written = markdown.render(load(folder))
+        assert "<script" not in re.sub("`[^`\n]*`", "", written.replace("\\`", ""))  # inside `code` it is only text
         said = shown(folder)
-        assert "\x1b" not in said + markdown + html
+        assert "\x1b" not in said + written + html
         assert "[red]" in said
         assert page.mistakes(only_table(folder), only_table(folder).recipe.columns[-1].name) == []
 
@@ -733,7 +734,7 @@ def test_the_command_writes_into_the_folder(tmp_path, capsys):
 def test_markdown_prints_only_the_tables(tmp_path, capsys):
     folder = write(tmp_path, seeds("cnn", [1]), facts())
     report(folder, markdown=True)
-    assert capsys.readouterr().out == tables.markdown(load(folder))
+    assert capsys.readouterr().out == markdown.render(load(folder))
     assert not (folder / "report.html").exists()
 
 

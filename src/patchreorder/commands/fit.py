@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from patchreorder.report import page, tables
+from patchreorder.report import page, terminal
 from patchreorder.report.folder import load
 
 
@@ -90,7 +90,7 @@ def fit(
     finally:
         screen.close()
     found = load(out)
-    tables.show_recipes(found, console)
+    terminal.show(found, console)
     page.write(found, out / "report.html")
     for text in (
         f"\nThe reordered network (seed 0): {out / 'classifier.safetensors'}. The report: {out / 'report.html'}.",

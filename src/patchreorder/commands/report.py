@@ -7,8 +7,9 @@ from pathlib import Path
 from rich.console import Console
 from tyro.conf import Positional
 
-from patchreorder.report import figures, page, tables
+from patchreorder.report import figures, page, terminal
 from patchreorder.report.folder import load
+from patchreorder.report.markdown import render as render_markdown
 
 
 def report(folder: Positional[Path], *, out: Path | None = None, markdown: bool = False, quiet: bool = False) -> None:
@@ -21,13 +22,13 @@ def report(folder: Positional[Path], *, out: Path | None = None, markdown: bool 
         quiet: print no tables.
     """
     if markdown:
-        print(tables.markdown(load(folder)), end="")
+        print(render_markdown(load(folder)), end="")
         return
     page.need_jinja()
     recipes = load(folder)
     console = Console(highlight=False)
     if not quiet:
-        tables.show_recipes(recipes, console)
+        terminal.show(recipes, console)
     file = out or folder / "report.html"
     with console.status("drawing the page"):
         page.write(recipes, file)

@@ -11,8 +11,9 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from patchreorder import recipes
-from patchreorder.report import figures, tables
+from patchreorder.report import figures
 from patchreorder.report.folder import load
+from patchreorder.report.terminal import show
 
 
 def run(
@@ -125,7 +126,7 @@ def run(
     if not world.leads:
         return
     there = load(out)
-    tables.show_recipes(there, console)
+    show(there, console)
     drawn = figures.write([recipe for recipe in there if recipe.name == chosen.name], out)
     if meaning := chosen.settings[setting].meaning:
         screen.say(f"What it means: {meaning}")

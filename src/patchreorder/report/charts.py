@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from patchreorder.laboratory.rows import Result
 
-from . import tables
-from .folder import Curve, points
-from .tables import Entry, Table
+from . import text
+from .folder import points
+from .tables import Curve, Table, TableCell
 
 WIDTH, HEIGHT = 200, 128  # of a panel, in units of the SVG: about pixels
 LEFT, RIGHT, TOP, BOTTOM = 33, 193, 7, 108  # where its lines are drawn
@@ -83,7 +83,7 @@ class Axis:
             self.low, self.high = self.low - room, self.high + room
         self.start, self.end = start, end
         marks = _ticks(self.low, self.high, degrees=degrees) if not scale else self._thinned(scale)
-        self.ticks = [Tick(round(self.at(mark), 1), f"{mark:g}".replace("-", tables.MINUS)) for mark in marks]
+        self.ticks = [Tick(round(self.at(mark), 1), f"{mark:g}".replace("-", text.MINUS)) for mark in marks]
 
     def at(self, value: float) -> float:
         low, high = self.measure(self.low), self.measure(self.high)
@@ -126,7 +126,7 @@ def figures(table: Table) -> list[Figure]:
 
 def _figure(table: Table, curve: Curve, column: str) -> Figure | None:
     rows = table.rows
-    lines = {row.name: line for row in rows if (line := mean_line(table.entries[row.name, column].results, curve))}
+    lines = {row.name: line for row in rows if (line := mean_line(table.cells[row.name, column].results, curve))}
     if not lines:
         return None
     spans = [value for line in lines.values() for value in (*line.low, *line.high)]
@@ -167,7 +167,7 @@ def _figure(table: Table, curve: Curve, column: str) -> Figure | None:
         y_ticks=y_axis.ticks,
         everyone="".join(path(places(line.x, line.mean, x_axis, y_axis)) for line in lines.values()),
         panels=panels,
-        missing=[row.title for row in rows if row.name not in lines and table.entries[row.name, column].results],
+        missing=[row.title for row in rows if row.name not in lines and table.cells[row.name, column].results],
         heads=[short(x) for x in picked],
         numbers=[(titles[name], [short(at.get(x)) for x in picked]) for name, at in values.items()],
         several_seeds=any(line.seeds > 1 for line in lines.values()),
@@ -221,7 +221,7 @@ def _alt(title: str, line: Line, curve: Curve) -> str:
 
 def short(value: float | None) -> str:
     """A number of three digits."""
-    return tables.NONE if value is None else f"{value:.3g}".replace("-", tables.MINUS)
+    return text.NONE if value is None else f"{value:.3g}".replace("-", text.MINUS)
 
 
 # ---- small plots inside tables ---------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Strip(NamedTuple):
     paper: float | None
 
 
-def strips(entries: Mapping[str, Entry]) -> tuple[dict[str, Strip], str]:
+def strips(entries: Mapping[str, TableCell]) -> tuple[dict[str, Strip], str]:
     """A strip for every row of a column, and the text of the scale."""
     values = [result.value for entry in entries.values() for result in entry.results]
     values += [entry.paper for entry in entries.values() if entry.paper is not None]
@@ -251,7 +251,7 @@ def strips(entries: Mapping[str, Entry]) -> tuple[dict[str, Strip], str]:
         for row, entry in entries.items()
     }
     digits = max(entry.digits for entry in entries.values())
-    return shown, f"{tables.number(min(values), digits)} to {tables.number(max(values), digits)}"
+    return shown, f"{text.number(min(values), digits)} to {text.number(max(values), digits)}"
 
 
 class Interval(NamedTuple):

@@ -29,11 +29,10 @@ from patchreorder.files import write_whole
 from patchreorder.laboratory.rows import Result
 from patchreorder.untrusted import is_number
 
-from . import tables
+from . import text
 from .charts import Axis, Line, Tick, mean_line
-from .folder import Named, Recipe
 from .plots import COLOURS, FAINT, INK
-from .tables import Table
+from .tables import Heading, RecipeResults, Table
 from .tiles import tiles
 
 PALETTE = (*COLOURS, "#a03c8c", "#4aa5d8", "#b3261e", "#6b5310", "#0e0e12")
@@ -94,11 +93,11 @@ def drawings(table: Table) -> list[Drawing]:
     return [found] if found and len(found.svg) <= LARGEST else []
 
 
-def write(recipes: Sequence[Recipe], folder: Path) -> list[Path]:
+def write(recipes: Sequence[RecipeResults], folder: Path) -> list[Path]:
     """Write the figures of these recipes as NAME.svg, each whole or not at all."""
     files = []
     for recipe in recipes:
-        for table in tables.tables(recipe):
+        for table in recipe.tables:
             for drawing in drawings(table):
                 files.append(folder / f"{drawing.name}.svg")
                 write_whole(files[-1], drawing.svg.encode())
@@ -119,7 +118,7 @@ def _lines(table: Table, how: Mapping[str, Any]) -> Drawing | None:
         results: list[Result] = []
         for style, other in enumerate(table.recipe.columns if turned else table.recipe.rows):
             row, column = (named, other) if turned else (other, named)
-            own = table.entries[row.name, column.name].results
+            own = table.cells[row.name, column.name].results
             if line := mean_line(own, curve):
                 series.append(Series(_with_stride(other.title, own), line, style % len(PALETTE)))
                 results += own
@@ -146,7 +145,7 @@ def _with_stride(title: str, results: Sequence[Result]) -> str:
 
 def _labels(table: Table, how: Mapping[str, Any]) -> list[str]:
     """The longest list of texts that a row has for the numbers along x."""
-    found = [result.details.get(str(how.get("labels"))) for entry in table.entries.values() for result in entry.results]
+    found = [result.details.get(str(how.get("labels"))) for entry in table.cells.values() for result in entry.results]
     lists = [[_text(name) for name in names] for names in found if isinstance(names, list)]
     return max(lists, key=len, default=[])
 
@@ -161,12 +160,12 @@ def _places(table: Table, how: Mapping[str, Any]) -> Drawing | None:
         series: list[Series] = []
         results: list[Result] = []
         for style, (title, rows) in enumerate(lines.items(), 1):
-            own = [table.entries.get((_text(row), column.name)) for row in _list(rows)[: len(names)]]
+            own = [table.cells.get((_text(row), column.name)) for row in _list(rows)[: len(names)]]
             there = {float(place): entry.results for place, entry in enumerate(own) if entry and entry.results}
             if there:
                 series.append(Series(_text(title), _over(there), style % len(PALETTE)))
                 results += [result for rows_of in there.values() for result in rows_of]
-        level = table.entries.get((_text(how.get("level")), column.name))
+        level = table.cells.get((_text(how.get("level")), column.name))
         if series and level and level.results:
             line = _over({float(place): level.results for place in range(len(names))})
             series.insert(0, Series("no reordering", line, 0))
@@ -185,7 +184,7 @@ def _over(results: Mapping[float, Sequence[Result]]) -> Line:
 def _counted(title: str, results: Sequence[Result], how: Mapping[str, Any]) -> str:
     """The title with the n of the rows behind it."""
     counts = sorted({result.n for result in results})
-    shown = " to ".join(tables.count(count) for count in dict.fromkeys([counts[0], counts[-1]])) if counts else ""
+    shown = " to ".join(text.count(count) for count in dict.fromkeys([counts[0], counts[-1]])) if counts else ""
     return f"{title} ({shown} {_text(how.get('n'))})".replace(" )", ")") if shown else title
 
 
@@ -264,7 +263,7 @@ def _panel(
 
 def _decades(axis: Axis) -> Sequence[Tick]:
     """Powers of ten alone, where there are enough of them."""
-    powers = [tick for tick in axis.ticks if f"{float(tick.label.replace(tables.MINUS, '-')):e}".startswith("1.000000")]
+    powers = [tick for tick in axis.ticks if f"{float(tick.label.replace(text.MINUS, '-')):e}".startswith("1.000000")]
     return powers if len(powers) > 2 else axis.ticks
 
 
@@ -337,7 +336,7 @@ class Strip(NamedTuple):
 
 
 def _maps(table: Table, how: Mapping[str, Any]) -> Drawing | None:
-    groups: dict[str, list[Named]] = {}
+    groups: dict[str, list[Heading]] = {}
     for row in table.rows:
         groups.setdefault(row.name.rpartition("_")[0], []).append(row)
     found = {(row.name, column.name): _strip(table, row, column) for row in table.rows for column in table.columns}
@@ -362,7 +361,7 @@ def _maps(table: Table, how: Mapping[str, Any]) -> Drawing | None:
 
 
 def _block(
-    column: Named, rows: Sequence[tuple[Named, Strip]], left: float, upper: float, wide: float, table: Table
+    column: Heading, rows: Sequence[tuple[Heading, Strip]], left: float, upper: float, wide: float, table: Table
 ) -> list[str]:
     """One pose of one network: the images, then the maps before and after, side by side as it is and posed."""
     name = rows[0][0].title.rpartition(",")[0]
@@ -386,14 +385,14 @@ def _block(
             x = left + 84 + side * half + (half - columns * (size + 4)) / 2 + own % columns * (size + 4)
             parts.append(_image(tile, x, y + own // columns * (size + 4), size))
         own_cosine = f"cosine {strip.cosine:.2f}; " if strip.cosine is not None else ""
-        entry = table.entries[row.name, column.name]
-        mean = f"mean of {tables.count(strip.result.n)} images {entry.mean:.3f}"
+        entry = table.cells[row.name, column.name]
+        mean = f"mean of {text.count(strip.result.n)} images {entry.mean:.3f}"
         parts.append(_label(own_cosine + mean, left + 84 + half, y + 2 * (size + 4) + 14, size=12.5, anchor="middle"))
     return parts
 
 
-def _strip(table: Table, row: Named, column: Named) -> Strip | None:
-    results = table.entries[row.name, column.name].results
+def _strip(table: Table, row: Heading, column: Heading) -> Strip | None:
+    results = table.cells[row.name, column.name].results
     if not results:
         return None
     file = table.recipe.folder / "pictures" / f"{results[0].cell.folder}.png"
@@ -431,12 +430,12 @@ def _head(table: Table, width: float) -> tuple[list[str], float]:
 
 def _foot(table: Table, width: float, top: float) -> tuple[list[str], float]:
     """The command that made it, and of which rows."""
-    results = [result for entry in table.entries.values() for result in entry.results]
+    results = [result for entry in table.cells.values() for result in entry.results]
     seeds = sorted({result.seed for result in results})
     commits = list(dict.fromkeys(result.commit for result in results))
     more = f" and {len(commits) - 4} more" if len(commits) > 4 else ""
     told = f"Made by: {table.command}. " if table.command else ""
-    told += f"{tables.count(len(results))} rows, {tables.seeds(seeds)}, commit {', '.join(commits[:4])}{more}."
+    told += f"{text.count(len(results))} rows, {text.seeds(seeds)}, commit {', '.join(commits[:4])}{more}."
     parts = []
     for line in textwrap.wrap(told, int((width - 2 * MARGIN) / 6.4)):
         parts.append(_label(line, MARGIN, top + 10, size=11.5, colour=FAINT))
@@ -486,7 +485,7 @@ def _path(places: Sequence[tuple[float, float]]) -> str:
 
 def _power(label: str) -> str:
     """1e-05 as a power of ten that people read."""
-    lead, e, exponent = label.replace(tables.MINUS, "-").partition("e")
+    lead, e, exponent = label.replace(text.MINUS, "-").partition("e")
     if not e:
         return label
     raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

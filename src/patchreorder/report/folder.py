@@ -1,7 +1,7 @@
-"""What a folder of results holds: the rows of every recipe and the facts about its table, safe to show.
+"""Reads a folder of results: the rows of every recipe and the facts about its table.
 
-Rows and facts are files that anybody may have written: whatever has the wrong kind is left out and reported, and no
-text keeps characters that would steer a terminal.
+Anybody may have written these files. A value of the wrong type is left out and reported, and control characters are
+removed from text.
 """
 
 from __future__ import annotations
@@ -9,64 +9,18 @@ from __future__ import annotations
 import errno
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from patchreorder.laboratory.rows import Result
 from patchreorder.laboratory.rows import read as read_rows
 from patchreorder.untrusted import clean, is_count, is_number
 
-
-class Named(NamedTuple):
-    """A row (a model) or a column (the data) of a table; a row may be meant for some columns only."""
-
-    name: str
-    title: str
-    about: str = ""
-    columns: tuple[str, ...] = ()
+from .tables import Curve, Heading, RecipeResults
 
 
-class Curve(NamedTuple):
-    """How a named curve of the rows is drawn."""
-
-    name: str
-    x: str
-    y: str
-    log: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """One recipe: its rows, what is known about its table, and what is wrong with its files."""
-
-    name: str
-    folder: Path
-    title: str
-    about: str
-    metric: str
-    better: str  # "lower" or "higher"
-    command: str
-    rows: Sequence[Named]
-    columns: Sequence[Named]
-    paper: Mapping[tuple[str, str], float]  # by row and column
-    unlike_paper: Sequence[str]  # settings whose numbers cannot be compared with the paper's
-    compare: Sequence[tuple[str, str]]  # the first is tested against the second
-    uncompared: frozenset[str]  # columns where they are not: they say nearly the same as others
-    settings: Mapping[str, str]
-    needs: Mapping[str, str]  # options that the command needs for a setting
-    rows_of: Mapping[str, Sequence[str]]  # names of the rows that a setting has, where it has not all
-    columns_of: Mapping[str, Sequence[str]]  # and of the columns
-    parameters: Mapping[tuple[str, str], int]
-    curves: Sequence[Curve]
-    figure: Mapping[str, Any]  # how the paper's figure is drawn, see `figures`
-    trains_once: bool  # one training serves all columns of a row
-    results: Sequence[Result]
-    problems: Sequence[str]
-
-
-def load(folder: Path) -> list[Recipe]:
+def load(folder: Path) -> list[RecipeResults]:
     """Every recipe of a folder.
 
     Raises:
@@ -102,7 +56,7 @@ def _facts(file: Path) -> tuple[dict[str, Any], str]:
     return (facts, "") if isinstance(facts, dict) else ({}, f"{file.name} holds no facts")
 
 
-def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> Recipe:
+def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> RecipeResults:
     found, problems = _rows(folder / f"{name}.jsonl", name)
     if problem:
         problems.append(f"{problem}: names stand for titles, and the paper's values are not known.")
@@ -116,7 +70,7 @@ def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> 
     described = {curve: _mapping(how) for curve, how in _mapping(facts.get("curves")).items()}
     for curve in (curve for result in found for curve in result.curves):
         described.setdefault(curve, {})
-    return Recipe(
+    return RecipeResults(
         name=name,
         folder=folder,
         title=_text(facts.get("title")) or name,
@@ -124,8 +78,8 @@ def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> 
         metric=metric,
         better="higher" if facts.get("better") == "higher" else "lower",
         command=_text(facts.get("command")),
-        rows=_named(facts.get("rows"), (result.row for result in found)),
-        columns=_named(facts.get("columns"), (result.column for result in found)),
+        rows=_headings(facts.get("rows"), (result.row for result in found)),
+        columns=_headings(facts.get("columns"), (result.column for result in found)),
         paper={key: float(value) for key, value in _cells(facts.get("paper")).items() if is_number(value)},
         unlike_paper=[_text(setting) for setting in _list(facts.get("unlike_paper"))],
         compare=[
@@ -198,13 +152,13 @@ def _names_of(value: Any) -> dict[str, list[str]]:
     return {key: [_text(name) for name in _list(names)] for key, names in _mapping(value).items()}
 
 
-def _named(facts: Any, found: Iterable[str]) -> list[Named]:
+def _headings(facts: Any, found: Iterable[str]) -> list[Heading]:
     """Rows or columns as the facts order them, then those that only have results."""
     named = {}
     for item in map(_mapping, _list(facts)):
         if name := _text(item.get("name")):
             columns = tuple(map(_text, _list(item.get("columns"))))
-            named[name] = Named(name, _text(item.get("title")) or name, _text(item.get("about")), columns)
+            named[name] = Heading(name, _text(item.get("title")) or name, _text(item.get("about")), columns)
     for name in found:
-        named.setdefault(name, Named(name, name))
+        named.setdefault(name, Heading(name, name))
     return list(named.values())

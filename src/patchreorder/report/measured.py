@@ -18,7 +18,7 @@ from rich.text import Text
 from patchreorder.files import write_whole
 from patchreorder.untrusted import clean
 
-from . import tables
+from . import text
 from .comparison import McNemar, mcnemar
 
 AS_IT_IS = "as it is"
@@ -195,7 +195,7 @@ def summary(document: Document) -> list[str]:
     for model in document.models:
         upright = document.rate(model.name, AS_IT_IS).value
         if document.labelled:
-            of = f"{tables.number(upright, 1)} % of {tables.count(document.n)} images"
+            of = f"{text.number(upright, 1)} % of {text.count(document.n)} images"
             said.append(f"{model.name} is wrong about {of} as they are.")
         for extreme in extremes(document):
             there = mean_rate(document, model.name, extreme.poses)
@@ -273,7 +273,7 @@ def _compared(document: Document, pair: Pair) -> str:
     where = "Of images as they are" if pair.where == AS_IT_IS else f"Over all poses of the grid {pair.where}"
     told = f"{where}, {a} has {pair.first:.1f} % {document.counted} and {b} {pair.second:.1f} %: {pair.verdict}"
     counts = f"{pair.test.only_a} images are worse for {a}, {pair.test.only_b} for {b}"
-    return f"{told} ({counts}, {tables.chance(pair.test.p)})."
+    return f"{told} ({counts}, {text.chance(pair.test.p)})."
 
 
 # ---- files and the terminal ------------------------------------------------------------------------
@@ -297,13 +297,13 @@ def show(document: Document, console: Console) -> None:
     for column in answers.columns[1:]:
         column.justify = "right"
     for title, poses in _told_poses(document):
-        answers.add_row(title, *(tables.number(mean_rate(document, name, poses), 1) for name in names))
+        answers.add_row(title, *(text.number(mean_rate(document, name, poses), 1) for name in names))
     for grid in document.grids:
         found = [document.find(name, "consistency", grid=grid) for name in names]
         if all(found):
             answers.add_row(
                 f"same answer in two poses ({grid}), %",
-                *(tables.number(rows[0].value, 1) for rows in found),
+                *(text.number(rows[0].value, 1) for rows in found),
             )
     console.print(answers)
     for model in document.models:
@@ -331,12 +331,12 @@ def _layers(document: Document, model: str) -> Table:
         table.add_column("order changed, %", justify="right")
     by_extreme = [similarities(document, model, extreme.poses) for extreme in found]
     for layer in document.layers(model):
-        cells = [tables.number(values.get(layer), 2) for values in by_extreme]
+        cells = [text.number(values.get(layer), 2) for values in by_extreme]
         for grid in grids:
             rows = document.find(model, "invariance", grid=grid, layer=layer)
-            cells.append(tables.number(rows[0].value if rows else None, 1))
+            cells.append(text.number(rows[0].value if rows else None, 1))
         if orders:
-            cells.append(tables.number(mean_order(document, model, layer), 1) if layer in orders else tables.NONE)
+            cells.append(text.number(mean_order(document, model, layer), 1) if layer in orders else text.NONE)
         table.add_row(Text(clean(layer)), *cells)
     return table
 

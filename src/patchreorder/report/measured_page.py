@@ -10,7 +10,7 @@ from typing import NamedTuple
 from patchreorder.files import write_whole
 from patchreorder.untrusted import clean
 
-from . import charts, measured, page, tables
+from . import charts, measured, page, text
 from .charts import Axis, Line, Tick
 from .measured import AS_IT_IS, Document, Sweep
 from .page import Tile
@@ -98,19 +98,19 @@ def _rates(document: Document) -> list[tuple[str, list[str]]]:
     names = [model.name for model in document.models]
     lines = [(AS_IT_IS, [_with_band(document, name) for name in names])] if document.labelled else []
     for extreme in measured.extremes(document):
-        values = [tables.number(measured.mean_rate(document, name, extreme.poses), 1) for name in names]
+        values = [text.number(measured.mean_rate(document, name, extreme.poses), 1) for name in names]
         lines.append((extreme.words, values))
     for grid in document.grids:
         found = [document.find(name, "consistency", grid=grid) for name in names]
         if all(found):
-            values = [tables.number(rows[0].value, 1) for rows in found]
+            values = [text.number(rows[0].value, 1) for rows in found]
             lines.append((f"same answer in any two poses ({grid})", values))
     return lines
 
 
 def _with_band(document: Document, model: str) -> str:
     rate = document.rate(model, AS_IT_IS)
-    return f"{tables.number(rate.value, 1)} ({tables.number(rate.low, 1)} to {tables.number(rate.high, 1)})"
+    return f"{text.number(rate.value, 1)} ({text.number(rate.low, 1)} to {text.number(rate.high, 1)})"
 
 
 def _charts(document: Document) -> list[Chart]:
@@ -145,7 +145,7 @@ def _chart(document: Document, sweep: Sweep, y_axis: Axis) -> Chart:
         y_ticks=y_axis.ticks,
         lines=drawn,
         heads=[charts.short(x) for x in xs],
-        numbers=[(name, [tables.number(value, 1) for value in line.mean]) for name, line in lines.items()],
+        numbers=[(name, [text.number(value, 1) for value in line.mean]) for name, line in lines.items()],
         alt=clean(f"{document.counted}, % by {sweep.x}. {told}"),
     )
 
@@ -185,10 +185,10 @@ def _drawn_bars(document: Document, title: str, values: dict[str, dict[str, floa
     cells: dict[str, Sequence[Bar]] = {}
     for layer in _layer_names(document):
         cells[layer] = [
-            Bar(looks[model], tables.number(own.get(layer), digits), _width(own.get(layer), most))
+            Bar(looks[model], text.number(own.get(layer), digits), _width(own.get(layer), most))
             for model, own in values.items()
         ]
-    return Bars(title, f"0 to {tables.number(most, 0 if most > 10 else 1)}", cells)
+    return Bars(title, f"0 to {text.number(most, 0 if most > 10 else 1)}", cells)
 
 
 def _width(value: float | None, most: float) -> float | None:
@@ -207,10 +207,10 @@ def _orders(document: Document) -> list[list[str]]:
                         model.name,
                         row.layer,
                         _words(document, row.pose),
-                        tables.number(row.value, 1),
-                        tables.count(row.n),
+                        text.number(row.value, 1),
+                        text.count(row.n),
                     ),
-                    *(", ".join(tables.number(value, 3) for value in values) for values in (flips, others)),
+                    *(", ".join(text.number(value, 3) for value in values) for values in (flips, others)),
                 ]
             )
     return lines

@@ -10,9 +10,8 @@ from patchreorder import __version__
 from patchreorder.files import write_whole
 from patchreorder.laboratory.rows import Result
 
-from . import charts, figures, tables
-from .folder import Recipe
-from .tables import Entry, Table
+from . import charts, figures, text
+from .tables import RecipeResults, Table, TableCell
 from .tiles import tiles
 
 SHOWN = 10  # tiles of a cell: one line on a wide screen
@@ -50,16 +49,16 @@ def need_jinja() -> None:
         raise ImportError("the page needs jinja2: pip install 'patchreorder[report]'") from error
 
 
-def write(recipes: Sequence[Recipe], file: Path) -> None:
+def write(recipes: Sequence[RecipeResults], file: Path) -> None:
     """Write the page of these recipes, whole or not at all."""
     write_whole(file, render(recipes).encode())
 
 
-def render(recipes: Sequence[Recipe]) -> str:
+def render(recipes: Sequence[RecipeResults]) -> str:
     """The page of these recipes; the same rows make the same page."""
     title = recipes[0].title if len(recipes) == 1 else "Results of patchreorder"
     sections = [
-        {"recipe": recipe, "tables": [_section(table) for table in tables.tables(recipe)], "origins": origins(recipe)}
+        {"recipe": recipe, "tables": [_section(table) for table in recipe.tables], "origins": origins(recipe)}
         for recipe in recipes
     ]
     return rendered("page.html.j2", title=title, sections=sections)
@@ -77,13 +76,13 @@ def rendered(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"tables": tables, "charts": charts}
+    environment.globals |= {"text": text, "charts": charts}
     return environment.get_template(template).render(version=__version__, **values)
 
 
 def _section(table: Table) -> dict[str, Any]:
     columns = table.columns
-    entries = {column.name: {row.name: table.entry(row, column) for row in table.rows} for column in columns}
+    entries = {column.name: {row.name: table.cell(row, column) for row in table.rows} for column in columns}
     return {
         "table": table,
         "strips": {column: charts.strips(cells) for column, cells in entries.items()},
@@ -94,7 +93,7 @@ def _section(table: Table) -> dict[str, Any]:
     }
 
 
-def origins(recipe: Recipe) -> list[Origin]:
+def origins(recipe: RecipeResults) -> list[Origin]:
     """The distinct places that the rows come from, in the order of the rows."""
     groups: dict[tuple[str, str, str], list[Result]] = {}
     for result in recipe.results:
@@ -112,13 +111,13 @@ def mistakes(table: Table, column: str) -> list[Mistakes]:
     """For each model of a column the mistakes of its first seed that kept some; [] if no model has any."""
     found = []
     for row in table.rows:
-        entry = table.entries[row.name, column]
+        entry = table.cells[row.name, column]
         if entry.results:
             found.append(_mistakes(row.title, entry, table.recipe.folder / "pictures"))
     return found if any(cell.tiles for cell in found) else []
 
 
-def _mistakes(title: str, entry: Entry, folder: Path) -> Mistakes:
+def _mistakes(title: str, entry: TableCell, folder: Path) -> Mistakes:
     kept = [result for result in entry.results if isinstance(result.details.get("mistakes"), list)]
     if not kept:
         return Mistakes(title, entry.results[0].seed, [], "no pictures kept")

@@ -1,43 +1,89 @@
-"""The rows of a recipe as tables, one for each setting and split, for the terminal, for Markdown and for the page."""
+"""The rows of a recipe as tables: one for each setting and split."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import math
-import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from patchreorder.laboratory.rows import Result
 from patchreorder.untrusted import is_number
 
-from . import comparison
-from .comparison import Comparison, Difference
-from .folder import Named, Recipe, load
+from . import comparison, text
+from .comparison import Comparison
 
-MISSING, NONE, MINUS = "missing", "\N{EN DASH}", "\N{MINUS SIGN}"
-FEW = 4  # comparisons without rows that are told one by one
-FIRST = ("short", "paper")  # the settings that results are about; others follow
+PUBLISHED = ("short", "paper")  # the settings of published results, whose tables also show the rows that are missing
 
 
-class Entry(NamedTuple):
-    """One cell of a table: the results of its seeds, all of the same settings, and the paper's value."""
+class Heading(NamedTuple):
+    """The heading of a row (a model) or of a column (a data set)."""
+
+    name: str
+    title: str
+    about: str = ""
+    columns: tuple[str, ...] = ()  # the only columns that a row has cells in; () means all
+
+
+class Curve(NamedTuple):
+    """The axes of a named curve of the rows."""
+
+    name: str
+    x: str
+    y: str
+    log: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeResults:
+    """What a results folder holds of one recipe: its rows, the facts about its table, and problems with the files."""
+
+    name: str
+    folder: Path
+    title: str
+    about: str
+    metric: str
+    better: str  # "lower" or "higher"
+    command: str
+    rows: Sequence[Heading]
+    columns: Sequence[Heading]
+    paper: Mapping[tuple[str, str], float]  # the paper's values by row and column
+    unlike_paper: Sequence[str]  # settings that are not comparable with the paper
+    compare: Sequence[tuple[str, str]]  # pairs of rows: the first is tested against the second
+    uncompared: frozenset[str]  # columns without tests, because they nearly repeat another column
+    settings: Mapping[str, str]  # what each setting is
+    needs: Mapping[str, str]  # options that the command needs for a setting
+    rows_of: Mapping[str, Sequence[str]]  # the rows of a setting that does not have all
+    columns_of: Mapping[str, Sequence[str]]  # the columns of a setting that does not have all
+    parameters: Mapping[tuple[str, str], int]
+    curves: Sequence[Curve]
+    figure: Mapping[str, Any]  # how to draw the paper's figure, see `figures`
+    trains_once: bool  # one training serves all columns of a row
+    results: Sequence[Result]
+    problems: Sequence[str]
+
+    @functools.cached_property
+    def tables(self) -> Sequence[Table]:
+        """One table for each setting and split that has rows: `short` first, then `paper`; test images first."""
+        groups: dict[tuple[str, str], list[Result]] = {}
+        for result in self.results:
+            groups.setdefault((result.setting, result.split), []).append(result)
+        return [Table(self, *group, _cells(self, *group, groups[group])) for group in sorted(groups, key=_rank)]
+
+
+class TableCell(NamedTuple):
+    """One cell of a table: the results of its seeds, all with the same settings, and the paper's value."""
 
     results: Sequence[Result]
     paper: float | None
     parameters: int | None
     best: bool = False
-    left_out: int = 0  # rows of older settings
-    digits: int = 2  # behind the point
-    meant: bool = True  # whether the recipe has such a cell
+    left_out: int = 0  # rows with older settings
+    digits: int = 2  # after the decimal point
+    expected: bool = True  # whether the recipe has this cell
 
     @property
     def mean(self) -> float | None:
@@ -45,28 +91,28 @@ class Entry(NamedTuple):
 
     @property
     def spread(self) -> float | None:
-        """The sample's standard deviation over seeds."""
+        """The sample standard deviation over seeds."""
         return statistics.stdev(result.value for result in self.results) if len(self.results) > 1 else None
 
     @property
     def gap(self) -> float | None:
-        """Ours minus the paper's."""
+        """Our mean minus the paper's value."""
         return self.mean - self.paper if self.mean is not None and self.paper is not None else None
 
     @property
     def seconds(self) -> float | None:
-        """Of training one seed, the mean."""
+        """The mean training time of a seed."""
         return statistics.fmean(result.seconds for result in self.results) if self.results else None
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time of all seeds together."""
+        """The processor time of all seeds together."""
         return sum(result.cpu_seconds for result in self.results)
 
     @property
     def images_per_second(self) -> float | None:
         known = [result for result in self.results if is_number(result.details.get("batch")) and result.seconds > 0]
-        # Without training, the images that were tested are all that were computed.
+        # Without training, the test images are all that was computed.
         speeds = [(r.steps * r.details["batch"] or r.n) / r.seconds for r in known]
         return statistics.fmean(speeds) if speeds else None
 
@@ -76,476 +122,219 @@ class Entry(NamedTuple):
 
     @property
     def notes(self) -> list[str]:
-        """What the rows say about themselves, each once."""
+        """The notes of the rows, each once."""
         notes = (result.details.get("note") for result in self.results)
         return list(dict.fromkeys(note for note in notes if isinstance(note, str) and note.strip()))
 
 
 class Pair(NamedTuple):
-    """Two models on one column: how they compare, or why they cannot be compared."""
+    """Two models on one column: their comparison, or the reason why there is none."""
 
-    a: Named
-    b: Named
-    column: Named
+    a: Heading
+    b: Heading
+    column: Heading
     comparison: Comparison | None
     reason: str = ""
-    steps: str = ""  # what their training differs in
+    steps: str = ""  # how the lengths of their trainings differ
+
+
+class Training(NamedTuple):
+    """A network that was trained for a cell, or for all columns of a row."""
+
+    row: str
+    column: str
+    cell: TableCell
 
 
 @dataclass(frozen=True)
 class Table:
-    """What was measured with one setting on one split."""
+    """The results of one setting on one split."""
 
-    recipe: Recipe
+    recipe: RecipeResults
     setting: str
     split: str
-    entries: Mapping[tuple[str, str], Entry]  # by row and column
-    pairs: Sequence[Pair]
+    cells: Mapping[tuple[str, str], TableCell]  # by row and column
 
     @property
     def title(self) -> str:
         return f"{self.recipe.title}, setting {self.setting}, {self.split} images"
 
     @property
+    def base(self) -> str:
+        """The setting without changes: `short` of `short,lr=0.1`."""
+        return self.setting.partition(",")[0]
+
+    @property
+    def change(self) -> str:
+        return self.setting.partition(",")[2]
+
+    @property
     def about(self) -> str:
-        """What a reader must know of the setting and the split."""
-        base, _, change = self.setting.partition(",")  # a trial is named short,lr=0.1
-        setting = _sentence(self.recipe.settings.get(self.setting, self.recipe.settings.get(base, "")))
-        changed = f"Changed: {change}." if change else ""
+        """What a reader must know about the setting and the split."""
+        settings = self.recipe.settings
+        setting = text.sentence(settings.get(self.setting, settings.get(self.base, "")))
+        changed = f"Changed: {self.change}." if self.change else ""
         split = "" if self.split == "test" else f"Measured on the {self.split} images, not on the test images."
         return " ".join(filter(None, [setting, changed, split]))
 
     @property
     def command(self) -> str:
         """The command that makes this table."""
-        base, _, change = self.setting.partition(",")
+        if not self.recipe.command:
+            return ""
         command = self.recipe.command
-        command += f" --setting {base}" if base != "short" and list(self.recipe.settings) != [base] else ""
-        command += f" {needs}" if (needs := self.recipe.needs.get(base)) else ""
+        command += (
+            f" --setting {self.base}" if self.base != "short" and list(self.recipe.settings) != [self.base] else ""
+        )
+        command += f" {needs}" if (needs := self.recipe.needs.get(self.base)) else ""
         command += f" --split {self.split}" if self.split != "test" else ""
-        command += f" --change {change.replace(',', ' ')}" if change else ""
-        return command if self.recipe.command else ""
+        return command + (f" --change {self.change.replace(',', ' ')}" if self.change else "")
 
     @property
-    def rows(self) -> Sequence[Named]:
-        """All rows of the setting in a table of results; elsewhere, such as in trials, those that have any."""
-        expected = self._expected if self.setting in FIRST and self.split == "test" else []
+    def rows(self) -> Sequence[Heading]:
+        """All rows of the setting if its results are published, else those with results."""
+        expected = self._expected if self.setting in PUBLISHED and self.split == "test" else []
         return [row for row in self.recipe.rows if row in expected or self._measured(row)]
 
     @property
-    def columns(self) -> Sequence[Named]:
-        """Those of the setting, and others that have results."""
-        base, _, _ = self.setting.partition(",")
-        names = self.recipe.columns_of.get(base)
-        measured = {column for (_, column), entry in self.entries.items() if entry.results}
+    def columns(self) -> Sequence[Heading]:
+        """The columns of the setting, and others with results."""
+        names = self.recipe.columns_of.get(self.base)
+        measured = {column for (_, column), cell in self.cells.items() if cell.results}
         return [column for column in self.recipe.columns if names is None or column.name in {*names, *measured}]
 
     @property
-    def _expected(self) -> Sequence[Named]:
-        base, _, _ = self.setting.partition(",")
-        names = self.recipe.rows_of.get(base)
+    def _expected(self) -> Sequence[Heading]:
+        names = self.recipe.rows_of.get(self.base)
         return [row for row in self.recipe.rows if names is None or row.name in names]
 
-    def _measured(self, row: Named) -> bool:
-        return any(self.entry(row, column).results for column in self.columns)
+    def _measured(self, row: Heading) -> bool:
+        return any(self.cell(row, column).results for column in self.columns)
 
-    def entry(self, row: Named, column: Named) -> Entry:
-        return self.entries[row.name, column.name]
+    def cell(self, row: Heading, column: Heading) -> TableCell:
+        return self.cells[row.name, column.name]
 
-    def cells(self) -> Iterator[tuple[Named, Named, Entry]]:
+    def each(self) -> Iterator[tuple[Heading, Heading, TableCell]]:
+        """Every cell with its row and column, row by row."""
         for row in self.rows:
             for column in self.columns:
-                yield row, column, self.entry(row, column)
+                yield row, column, self.cell(row, column)
+
+    @property
+    def results(self) -> list[Result]:
+        return [result for cell in self.cells.values() for result in cell.results]
+
+    def in_paper(self, column: Heading) -> bool:
+        """Whether the paper has a value in this column."""
+        return any(self.cell(row, column).paper is not None for row in self.rows)
 
     @property
     def has_paper(self) -> bool:
-        return any(map(self.of_paper, self.columns))
+        return any(map(self.in_paper, self.columns))
 
-    def of_paper(self, column: Named) -> bool:
-        """Whether the paper has a number in this column."""
-        return any(self.entry(row, column).paper is not None for row in self.rows)
+    @functools.cached_property
+    def pairs(self) -> Sequence[Pair]:
+        """The comparisons that the recipe names, of rows in this table."""
+        rows = {row.name: row for row in self.rows}
+        named = [(rows[a], rows[b]) for a, b in self.recipe.compare if a in rows and b in rows]
+        return [pair for a, b in named for column in self.columns for pair in _compared(self, a, b, column)]
 
     @property
     def compares_scores(self) -> bool:
-        """Whether its pairs differ in scores rather than in errors."""
+        """Whether its pairs compare scores rather than errors."""
         return any(pair.comparison.difference.scores for pair in self.pairs if pair.comparison)
 
+    @property
+    def trainings(self) -> list[Training]:
+        """A training for each cell with results, or for each row if one training serves all columns."""
+        if not self.recipe.trains_once:
+            return [Training(row.title, column.title, cell) for row, column, cell in self.each() if cell.results]
+        by_row = [(row.title, [self.cell(row, column) for column in self.columns]) for row in self.rows]
+        fullest = [(row, max(cells, key=lambda cell: len(cell.results))) for row, cells in by_row if cells]
+        return [Training(row, "all", cell) for row, cell in fullest if cell.results]
+
     def remarks(self) -> list[str]:
-        """What the numbers alone do not tell: what is missing, left out, shorter."""
+        """What is missing, left out or trained for fewer steps, and the notes of the rows."""
         remarks = []
         absent = [row.title for row in self._expected if not self._measured(row)]
         missing = [
             f"{row.title} on {column.title}"
-            for row, column, entry in self.cells()
-            if not entry.results and entry.meant and self._measured(row)
+            for row, column, cell in self.each()
+            if not cell.results and cell.expected and self._measured(row)
         ]
         if absent or missing:
             remarks.append(f"Missing: {'; '.join(absent + missing)}.")
-        for row, column, entry in self.cells():
-            for note in entry.notes:
-                remarks.append(f"{row.title} on {column.title}: {_sentence(note)}")
-            if entry.left_out:
+        for row, column, cell in self.each():
+            remarks += [f"{row.title} on {column.title}: {text.sentence(note)}" for note in cell.notes]
+            if cell.left_out:
                 remarks.append(
-                    f"{row.title} on {column.title}: rows of other settings left out: {entry.left_out} "
+                    f"{row.title} on {column.title}: rows of other settings left out: {cell.left_out} "
                     "(those of the newest settings are shown)."
                 )
         for column in self.columns:
-            steps = sorted({step for row in self.rows for step in self.entry(row, column).steps})
+            steps = sorted({step for row in self.rows for step in self.cell(row, column).steps})
             if len(steps) > 1:
                 remarks.append(
-                    f"On {column.title} not all were trained for the same number of steps: {count(steps[0])} to "
-                    f"{count(steps[-1])}."
+                    f"On {column.title} not all were trained for the same number of steps: {text.count(steps[0])} to "
+                    f"{text.count(steps[-1])}."
                 )
         return remarks
 
     def legend(self, mark: str) -> str:
-        """How to read the table, in which the best stand out by the mark."""
-        text = [f"{self.recipe.metric}, {self.recipe.better} is better: mean ± standard deviation (number of seeds)."]
-        if any(entry.best for entry in self.entries.values()):
+        """How to read the table, in which `mark` marks the best mean of a column."""
+        parts = [f"{self.recipe.metric}, {self.recipe.better} is better: mean ± standard deviation (number of seeds)."]
+        if any(cell.best for cell in self.cells.values()):
             extreme = "lowest" if self.recipe.better == "lower" else "highest"
-            text.append(f"{mark}: the {extreme} mean of a column, which alone proves nothing.")
+            parts.append(f"{mark}: the {extreme} mean of a column, which alone proves nothing.")
         if self.has_paper:
-            text.append("Paper: the value it prints; gap: ours minus the paper's.")
-        return " ".join(text)
-
-
-def tables(recipe: Recipe) -> list[Table]:
-    """One table for every setting and split that has rows, `short` first, then `paper`; test images first."""
-    groups: dict[tuple[str, str], list[Result]] = {}
-    for result in recipe.results:
-        groups.setdefault((result.setting, result.split), []).append(result)
-    return [_table(recipe, *group, groups[group]) for group in sorted(groups, key=_rank)]
+            parts.append("Paper: the value it prints; gap: ours minus the paper's.")
+        return " ".join(parts)
 
 
 def _rank(group: tuple[str, str]) -> tuple[int, str, bool, str]:
     setting, split = group
-    return FIRST.index(setting) if setting in FIRST else len(FIRST), setting, split != "test", split
+    return PUBLISHED.index(setting) if setting in PUBLISHED else len(PUBLISHED), setting, split != "test", split
 
 
-def _table(recipe: Recipe, setting: str, split: str, results: Sequence[Result]) -> Table:
-    entries = {}
-    # Smoke runs are on generated images.
+def _cells(
+    recipe: RecipeResults, setting: str, split: str, results: Sequence[Result]
+) -> dict[tuple[str, str], TableCell]:
+    cells = {}
+    # Smoke runs use generated images.
     comparable = split == "test" and setting.split(",")[0] not in ("smoke", *recipe.unlike_paper)
+    digits = 2 if recipe.metric.endswith("%") else 3
     for row in recipe.rows:
         for column in recipe.columns:
             key = row.name, column.name
             rows = [result for result in results if (result.row, result.column) == key]
             shown = sorted((r for r in rows if r.settings == rows[-1].settings), key=lambda r: r.seed)
-            parameters = shown[0].parameters if shown else recipe.parameters.get(key)
-            paper = recipe.paper.get(key) if comparable else None
-            digits = 2 if recipe.metric.endswith("%") else 3
-            meant = not row.columns or column.name in row.columns
-            entries[key] = Entry(shown, paper, parameters, left_out=len(rows) - len(shown), digits=digits, meant=meant)
+            cells[key] = TableCell(
+                shown,
+                paper=recipe.paper.get(key) if comparable else None,
+                parameters=shown[0].parameters if shown else recipe.parameters.get(key),
+                left_out=len(rows) - len(shown),
+                digits=digits,
+                expected=not row.columns or column.name in row.columns,
+            )
     for column in recipe.columns:
-        _mark_best(entries, [(row.name, column.name) for row in recipe.rows], recipe.better)
-    table = Table(recipe, setting, split, entries, [])
-    there = {row.name for row in table.rows}
-    pairs = [pair for names in recipe.compare if there.issuperset(names) for pair in _pairs(table, *names)]
-    return dataclasses.replace(table, pairs=pairs)
+        means = {row.name: mean for row in recipe.rows if (mean := cells[row.name, column.name].mean) is not None}
+        best = min(means.values(), default=0.0) if recipe.better == "lower" else max(means.values(), default=0.0)
+        for name in [name for name, mean in means.items() if math.isclose(mean, best, abs_tol=1e-9)]:
+            cells[name, column.name] = cells[name, column.name]._replace(best=len(means) > 1)
+    return cells
 
 
-def _mark_best(entries: dict[tuple[str, str], Entry], column: Sequence[tuple[str, str]], better: str) -> None:
-    means = {key: mean for key in column if (mean := entries[key].mean) is not None}
-    if len(means) < 2:
+def _compared(table: Table, a: Heading, b: Heading, column: Heading) -> Iterator[Pair]:
+    cells = [table.cell(a, column), table.cell(b, column)]
+    if column.name in table.recipe.uncompared or not all(cell.expected for cell in cells):
         return
-    best = min(means.values()) if better == "lower" else max(means.values())
-    for key, mean in means.items():
-        if math.isclose(mean, best, abs_tol=1e-9):
-            entries[key] = entries[key]._replace(best=True)
-
-
-def _pairs(table: Table, a: str, b: str) -> Iterator[Pair]:
-    first, second = (next(row for row in table.rows if row.name == name) for name in (a, b))
-    for column in table.columns:
-        rows = [table.entry(first, column), table.entry(second, column)]
-        if column.name in table.recipe.uncompared or not all(entry.meant for entry in rows):
-            continue
-        lacking = [named.title for named, entry in zip((first, second), rows, strict=True) if not entry.results]
-        if lacking:
-            reason = f"{' and '.join(lacking)} {'have' if len(lacking) > 1 else 'has'} no rows here"
-            yield Pair(first, second, column, None, reason)
-            continue
-        steps = [" to ".join(map(count, entry.steps)) for entry in rows]
-        unequal = "" if steps[0] == steps[1] else f"trained for {steps[0]} and {steps[1]} steps"
-        try:
-            yield Pair(first, second, column, comparison.compare(*(entry.results for entry in rows)), steps=unequal)
-        except ValueError as error:
-            yield Pair(first, second, column, None, str(error))
-
-
-# ---- numbers as text -------------------------------------------------------------------------------
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    return NONE if value is None else f"{value:.{digits}f}".replace("-", MINUS)
-
-
-def signed(value: float | None, digits: int = 2) -> str:
-    if value is None:
-        return NONE
-    text = f"{value:+.{digits}f}"
-    return text[1:] if float(text) == 0 else text.replace("-", MINUS)
-
-
-def interval(difference: Difference) -> str:
-    """From the lower to the upper end."""
-    return f"{signed(difference.low, difference.digits)} to {signed(difference.high, difference.digits)}"
-
-
-def count(value: float | None) -> str:
-    return NONE if value is None else f"{value:,.0f}"
-
-
-def chance(p: float) -> str:
-    """A p value: two digits, never a false zero."""
-    return "p < 0.0001" if p < 0.0001 else f"p = {min(p, 1):.2g}"
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return NONE
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def value(entry: Entry) -> str:
-    """Mean ± standard deviation (seeds)."""
-    if entry.mean is None:
-        return MISSING if entry.meant else NONE
-    spread = "" if entry.spread is None else f" ± {number(entry.spread, entry.digits)}"
-    return f"{number(entry.mean, entry.digits)}{spread} ({len(entry.results)})"
-
-
-def _sentence(text: str) -> str:
-    return text if not text or text.endswith((".", "!", "?")) else f"{text}."
-
-
-def seeds(numbers: Sequence[int]) -> str:
-    return f"seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-def in_words(pair: Pair) -> str:
-    """The comparison as one or two sentences."""
-    about = f"{pair.a.title} against {pair.b.title} on {pair.column.title}"
-    if pair.comparison is None:
-        return f"{about}: not compared, {pair.reason}."
-    difference = pair.comparison.difference
-    over = " over images alone" if len(difference.seeds) == 1 else ""
-    unequal = f"; {pair.steps}" if pair.steps else ""
-    unit, split = "points of error", f"Wrong only by {pair.a.title} : only by {pair.b.title}"
-    if difference.scores:
-        unit, split = "in score", f"Lower for {pair.a.title} : for {pair.b.title}"
-        over = f", drawing {images_of(difference)} again,"
-    return (
-        f"{about}: {pair.comparison.verdict}. {signed(difference.mean, difference.digits)} {unit} (95 % interval{over} "
-        f"{interval(difference)}; {count(difference.n)} images, {seeds(difference.seeds)}{unequal}). {split}: "
-        f"{tests_in_words(pair.comparison)}."
-    )
-
-
-def images_of(difference: Difference) -> str:
-    """What is drawn again for an interval."""
-    return "images" if difference.together == 1 else f"groups of {difference.together} images"
-
-
-def tests_in_words(found: Comparison) -> str:
-    """McNemar's test, seed by seed and for all together."""
-    return "; ".join(tests_by_seed(found))
-
-
-def tests_by_seed(found: Comparison) -> list[str]:
-    tests = {f"seed {seed}": test for seed, test in found.tests.items()}
-    if len(tests) > 1:
-        tests["all seeds"] = found.together
-    return [f"{count(test.only_a)} : {count(test.only_b)}, {chance(test.p)} ({of})" for of, test in tests.items()]
-
-
-# ---- terminal --------------------------------------------------------------------------------------
-
-
-def show(folder: Path, console: Console | None = None) -> None:
-    """Print the tables and comparisons of a folder."""
-    show_recipes(load(folder), console)
-
-
-def show_recipes(recipes: Iterable[Recipe], console: Console | None = None) -> None:
-    """Print the tables and comparisons of recipes that are loaded."""
-    console = console or Console(highlight=False)
-    for recipe in recipes:
-        for problem in recipe.problems:
-            console.print(Text(problem, "yellow"), soft_wrap=True)
-        found = tables(recipe)
-        if not found:
-            console.print(Text(no_rows(recipe)), soft_wrap=True)
-        for table in found:
-            console.print(_rich(table))
-            for text in (table.legend("*"), table.about, *table.remarks()):
-                if text:
-                    console.print(Text(text, "dim"), soft_wrap=not console.is_terminal)
-            if any(pair.comparison for pair in table.pairs):
-                console.print(_rich_pairs(table))
-            said = [in_words(pair) for pair in table.pairs if not pair.comparison]
-            if len(said) > FEW:
-                said = [f"{count(len(said))} comparisons are left out: a row is missing."]
-            for text in said:
-                console.print(Text(text, "dim"), soft_wrap=not console.is_terminal)
-            console.print(_rich_costs(table))
-            console.print()
-
-
-def no_rows(recipe: Recipe) -> str:
-    how = f": run `{recipe.command}`" if recipe.command else ""
-    return f"{recipe.title}: no rows yet{how}."
-
-
-def _rich(table: Table) -> RichTable:
-    shown = _new(table.title, "model")
-    for column in table.columns:
-        shown.add_column(Text(column.title), justify="right", no_wrap=True)
-        if table.of_paper(column):
-            shown.add_column("paper", justify="right", no_wrap=True)
-            shown.add_column("gap", justify="right", no_wrap=True)
-    for row in table.rows:
-        cells = [Text(row.title)]
-        for column in table.columns:
-            entry = table.entry(row, column)
-            style = "bold" if entry.best else "" if entry.results else "dim"
-            cells.append(Text(("* " if entry.best else "") + value(entry), style))
-            if table.of_paper(column):
-                cells += [Text(number(entry.paper, entry.digits)), Text(signed(entry.gap, entry.digits))]
-        shown.add_row(*cells)
-    return shown
-
-
-def _rich_pairs(table: Table) -> RichTable:
-    shown = _new("Pairwise, on the same images", "first against second")
-    scores = table.compares_scores
-    shown.add_column("first has" if scores else "first makes")
-    split = "lower for\n1st : 2nd" if scores else "wrong only\nby 1st : 2nd"
-    for head in ("score" if scores else "points", "95 % interval", split, "exact\ntest"):
-        shown.add_column(head, justify="right", no_wrap=True)
-    for pair in table.pairs:
-        name = Text(f"{pair.a.title} against {pair.b.title}, {pair.column.title}")
-        if pair.comparison is None:
-            continue
-        difference, test = pair.comparison.difference, pair.comparison.together
-        shown.add_row(
-            name,
-            pair.comparison.verdict + (f"; {pair.steps}" if pair.steps else ""),
-            signed(difference.mean, difference.digits),
-            interval(difference),
-            f"{count(test.only_a)} : {count(test.only_b)}",
-            chance(test.p),
-        )
-    return shown
-
-
-COSTS = ("seeds", "parameters", "steps", "time of a seed", "images/s", "processor time")
-
-
-def costs(table: Table) -> list[tuple[str, str, list[str]]]:
-    """What each measured cell cost: model, column, and the values of COSTS."""
-    return [
-        (
-            row.title,
-            on,
-            [
-                str(len(entry.results)),
-                count(entry.parameters),
-                " to ".join(map(count, entry.steps)),
-                duration(entry.seconds),
-                count(entry.images_per_second),
-                duration(entry.cpu_seconds),
-            ],
-        )
-        for row, on, entry in _trainings(table)
-    ]
-
-
-def _trainings(table: Table) -> list[tuple[Named, str, Entry]]:
-    """What was trained: a network for each cell, or one for all columns of a row, which is then paid for once."""
-    if not table.recipe.trains_once:
-        return [(row, column.title, entry) for row, column, entry in table.cells() if entry.results]
-    by_row = [(row, [table.entry(row, column) for column in table.columns]) for row in table.rows]
-    fullest = [(row, max(entries, key=lambda entry: len(entry.results))) for row, entries in by_row if entries]
-    return [(row, "all", entry) for row, entry in fullest if entry.results]
-
-
-def cost_title(table: Table) -> str:
-    seconds = sum(entry.cpu_seconds for _, _, entry in _trainings(table))
-    trained = any(any(entry.steps) for _, _, entry in _trainings(table))
-    what = "training" if trained else "computing, nothing was trained"
-    return f"Cost of {what}: {duration(seconds)} of processor time, all cells and seeds together"
-
-
-def _rich_costs(table: Table) -> RichTable:
-    shown = _new(cost_title(table), "model")
-    shown.add_column("on")
-    for head in COSTS:
-        shown.add_column(head, justify="right")
-    for row, column, cells in costs(table):
-        shown.add_row(Text(row), Text(column), *cells)
-    return shown
-
-
-def _new(title: str, first: str) -> RichTable:
-    style: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
-    shown = RichTable(title=Text(title, "bold"), title_justify="left", **style)
-    shown.add_column(first, min_width=12)
-    return shown
-
-
-# ---- Markdown --------------------------------------------------------------------------------------
-
-
-def markdown(recipes: Iterable[Recipe]) -> str:
-    """The tables and comparisons as Markdown, ready for a README."""
-    return "\n\n".join("\n\n".join(_markdown(recipe)) for recipe in recipes) + "\n"
-
-
-def _markdown(recipe: Recipe) -> Iterator[str]:
-    found = tables(recipe)
-    if not found:
-        yield _escaped(no_rows(recipe))
-    for table in found:
-        yield f"**{_escaped(table.title)}**"
-        heads = ["model"]
-        for column in table.columns:
-            heads += [column.title, "paper", "gap"] if table.of_paper(column) else [column.title]
-        lines = []
-        for row in table.rows:
-            cells = [_escaped(row.title)]
-            for column in table.columns:
-                entry = table.entry(row, column)
-                cells.append(f"**{value(entry)}**" if entry.best else value(entry))
-                if table.of_paper(column):
-                    cells += [number(entry.paper, entry.digits), signed(entry.gap, entry.digits)]
-            lines.append(cells)
-        yield _grid(heads, 1, lines)
-        command = f"Made by `{table.command.replace('`', '')}`." if table.command else ""
-        yield " ".join(filter(None, [_escaped(table.legend("Bold")), _escaped(table.about), command]))
-        if bullets := [*table.remarks(), *map(in_words, table.pairs)]:
-            yield "\n".join(f"- {_escaped(text)}" for text in bullets)
-        yield f"{_escaped(cost_title(table))}:"
-        cells_of = ([_escaped(row), _escaped(column), *cells] for row, column, cells in costs(table))
-        yield _grid(["model", "on", *COSTS], 2, cells_of)
-    for problem in recipe.problems:
-        yield _escaped(problem)
-
-
-def _grid(heads: Sequence[str], texts: int, lines: Iterable[Sequence[str]]) -> str:
-    """A table whose first columns are texts, the others numbers."""
-    rule = ["---"] * texts + ["---:"] * (len(heads) - texts)
-    return "\n".join(f"| {' | '.join(line)} |" for line in ([_escaped(head) for head in heads], rule, *lines))
-
-
-def _escaped(text: str) -> str:
-    """Text that means itself in Markdown, also inside a table."""
-    return re.sub(r"([\\`*_\[\]|#~$])", r"\\\1", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    lacking = [row.title for row, cell in zip((a, b), cells, strict=True) if not cell.results]
+    if lacking:
+        yield Pair(a, b, column, None, f"{' and '.join(lacking)} {'have' if len(lacking) > 1 else 'has'} no rows here")
+        return
+    steps = [" to ".join(map(text.count, cell.steps)) for cell in cells]
+    unequal = "" if steps[0] == steps[1] else f"trained for {steps[0]} and {steps[1]} steps"
+    try:
+        yield Pair(a, b, column, comparison.compare(*(cell.results for cell in cells)), steps=unequal)
+    except ValueError as error:
+        yield Pair(a, b, column, None, str(error))

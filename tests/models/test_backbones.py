@@ -1,0 +1,35 @@
+"""Backbones: their feature maps, the layers that have names, and networks that end with one of them."""
+
+import pytest
+import torch
+
+from patchreorder.models import alexnet
+from patchreorder.models.backbones import BACKBONES, SIZE, truncated
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_table_says_which_maps_a_backbone_gives(name):
+    backbone = BACKBONES[name]
+    with torch.inference_mode():
+        maps = backbone.create().eval()(torch.rand(1, 3, SIZE, SIZE))
+    assert maps.shape == (1, backbone.channels, backbone.side, backbone.side)
+
+
+def test_alexnet_s_layers_are_its_relus():
+    whole = alexnet.alexnet(variant="torchvision", width=1, classes=1)
+    assert BACKBONES["alexnet"].layers == {f"conv{number}": whole.layers[f"relu{number}"] for number in range(1, 6)}
+
+
+def test_a_truncated_backbone_has_only_the_weights_it_needs():
+    model, modules = truncated("alexnet", ["conv3", "conv1"])
+    assert modules == {"conv3": "features.7", "conv1": "features.1"}
+    needed = {f"features.{place}.{part}" for place in (0, 3, 6) for part in ("weight", "bias")}
+    assert model.state_dict().keys() == needed
+    assert list(dict(model.named_modules()))[-1] == "features.7"
+
+
+def test_unknown_layers_are_named():
+    with pytest.raises(ValueError, match=r"layer \('conv6'\) of alexnet must be one of conv1, .*, conv5"):
+        truncated("alexnet", ["conv1", "conv6"])
+    with pytest.raises(ValueError, match=r"efficientnet has no layers by name; .* have some: alexnet \(conv1, "):
+        truncated("efficientnet", ["conv1"])

@@ -29,7 +29,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from patchreorder import OrientationReorder, PatchReorder, PoseAlign, RankedPool, ShiftAlign, create_model
-from patchreorder.data import datasets
+from patchreorder.data.generated import generate_digits
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.laboratory import provenance
 
@@ -116,7 +116,7 @@ def measure(rounds: int) -> list[dict]:
 
 def training_step() -> Call:
     network = create_model("cnn", dataset=DATASET).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    data = datasets.generated(DATASET, count=BATCH)
+    data = generate_digits(DATASET, count=BATCH)
     every = torch.arange(BATCH)
     optimiser = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9, nesterov=True)
 

@@ -29,7 +29,8 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from patchreorder.data.datasets import Digits, generated, mnist
+from patchreorder.data.datasets import Digits, mnist
+from patchreorder.data.generated import generate_digits
 from patchreorder.data.poses import rotations, translations
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.laboratory import provenance
@@ -51,7 +52,7 @@ def main() -> None:
     console = Console(highlight=False)
     keep_freed_memory()
     torch.set_num_threads(1)
-    data = generated("mnist", count=500) if args.quick else mnist("mnist", split="test", folder=args.data)
+    data = generate_digits("mnist", count=500) if args.quick else mnist("mnist", split="test", folder=args.data)
     row = compare(data.first(args.count), batch=args.batch)
     row["reached"] = row["ratio"] >= WANTED
     console.print(
@@ -72,13 +73,13 @@ def compare(data: Digits, *, batch: int | None) -> dict[str, Any]:
     grids = {"rotate": rotations(), "translate": translations(axes=["x"])}
     turns = Turns(copy.deepcopy(network))
     network.register_forward_pre_hook(lambda model, given: turns.see(given[0]))
-    posed, moved = engine.posed, [0]
+    apply_pose, moved = engine.apply_pose, [0]
 
     def counted(images: Tensor, *args: Any, **options: Any) -> Tensor:
         moved[0] += len(images)
-        return posed(images, *args, **options)
+        return apply_pose(images, *args, **options)
 
-    setattr(engine, "posed", counted)  # noqa: B010
+    setattr(engine, "apply_pose", counted)  # noqa: B010
     with torch.inference_mode():  # the first passes of either are slower
         for _ in range(3):
             turns.model(data.batch(torch.arange(min(250, len(data))))[0])

@@ -29,7 +29,7 @@ import torch
 from rich.console import Console
 from torch.nn import functional as F
 
-from patchreorder.data import photos
+from patchreorder.data.generated import write_photos
 from patchreorder.data.ukbench import GROUP, UKBench
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.engine.train import model_input
@@ -110,7 +110,7 @@ def describing(name: str, images: UKBench, rounds: int) -> dict[str, Any]:
 
 def drawn(folder: Path, *, count: int) -> UKBench:
     """Pictures as large as UK-Bench's, decoded by one worker."""
-    pictures = photos.generated(folder / "drawn", classes=count // GROUP, images=GROUP, size=(320, 240))
+    pictures = write_photos(folder / "drawn", classes=count // GROUP, images=GROUP, size=(320, 240))
     for number, file in enumerate(sorted(pictures.glob("*/*.jpg"))):
         file.rename(folder / f"ukbench{number:05d}.jpg")
     return UKBench.open(folder, workers=1)

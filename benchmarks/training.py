@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from patchreorder import recipes
-from patchreorder.data import datasets
+from patchreorder.data.generated import generate_digits
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.laboratory import provenance
 from patchreorder.laboratory.recipe import Row
@@ -160,7 +160,7 @@ def stock_cnn(dataset: str) -> nn.Module:
 def step_of(model: nn.Module, dataset: str, *, last: bool) -> Step:
     layout = torch.channels_last if last else torch.contiguous_format
     model = model.to(memory_format=layout)  # type: ignore[call-overload]
-    data = datasets.generated(dataset, count=BATCH)
+    data = generate_digits(dataset, count=BATCH)
     every = torch.arange(BATCH)
     optimiser = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, nesterov=True)
 

@@ -14,6 +14,7 @@ import patchreorder
 from patchreorder.__main__ import main
 from patchreorder.classifier import fit
 from patchreorder.data import photos
+from patchreorder.data.generated import write_photos
 from patchreorder.data.photos import Photos
 from patchreorder.engine import memory
 from patchreorder.engine.predict import predict
@@ -52,8 +53,8 @@ def weights(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("parts")
-    photos.generated(root / "train", classes=CLASSES, images=4, seed=0)
-    photos.generated(root / "val", classes=CLASSES, images=2, seed=1)
+    write_photos(root / "train", classes=CLASSES, images=4, seed=0)
+    write_photos(root / "val", classes=CLASSES, images=2, seed=1)
     return root
 
 
@@ -134,7 +135,7 @@ def test_kept_features_are_used_and_damaged_ones_made_again(data, weights, tmp_p
 
 def test_pictures_that_cannot_be_read_are_named_and_left_out(tmp_path, weights, capsys):
     data = tmp_path / "data"
-    photos.generated(data, classes=2, images=6, seed=0)
+    write_photos(data, classes=2, images=6, seed=0)
     broken = sorted(data.rglob("*.jpg"))[:2]
     broken[0].write_bytes(broken[0].read_bytes()[:300])
     broken[1].write_bytes(b"")
@@ -148,7 +149,7 @@ def test_pictures_that_cannot_be_read_are_named_and_left_out(tmp_path, weights, 
 
 def test_a_class_of_which_nothing_can_be_read_is_an_error(tmp_path, weights, data, capsys):
     for part, images in (("train", 2), ("val", 1)):
-        photos.generated(tmp_path / "data" / part, classes=2, images=images, seed=0)
+        write_photos(tmp_path / "data" / part, classes=2, images=images, seed=0)
     for path in (tmp_path / "data" / "train" / "class-0001").iterdir():
         path.write_bytes(b"")
     assert main(arguments(tmp_path / "data", weights, tmp_path / "out")) == 2
@@ -157,8 +158,8 @@ def test_a_class_of_which_nothing_can_be_read_is_an_error(tmp_path, weights, dat
 
 def test_classes_without_a_test_picture_and_other_files_are_told(tmp_path, weights, capsys):
     data = tmp_path / "data"
-    photos.generated(data / "train", classes=3, images=4, seed=0)
-    photos.generated(data / "val", classes=3, images=2, seed=1)
+    write_photos(data / "train", classes=3, images=4, seed=0)
+    write_photos(data / "val", classes=3, images=2, seed=1)
     for path in (data / "val" / "class-0001").iterdir():
         path.unlink()
     (data / "train" / "class-0000" / "notes.txt").write_text("no picture")
@@ -216,7 +217,7 @@ def test_other_photographs_are_other_cells(tmp_path, weights, data):
     """The same output folder never takes the rows of one folder for those of another."""
     assert main(arguments(data, weights, tmp_path, seeds=1)) == 0
     other = tmp_path / "other"
-    photos.generated(other, classes=2, images=8, seed=3)
+    write_photos(other, classes=2, images=8, seed=3)
     assert main(arguments(other, weights, tmp_path, seeds=1)) == 0
     assert len({(row["row"], row["column"], row["settings"]) for row in rows(tmp_path)}) == 12
 

@@ -1,18 +1,15 @@
-"""Pictures of every kind become upright 8-bit RGB, or are refused by name; and class folders never lie about labels."""
+"""Images of every format become upright 8-bit RGB, or are refused by name."""
 
 import io
-import os
 import struct
 import warnings
 import zlib
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from patchreorder.data import folders, images
-from patchreorder.data.folders import Names, held_out, list_images, split
+from patchreorder.data import images
 from patchreorder.data.images import FORMATS, MAX_PIXELS, MEAN, MEAN_COLOUR, BadImage, decode
 
 
@@ -270,118 +267,3 @@ def test_pillows_lower_limit_gives_no_warning(monkeypatch):
 def test_thin_pictures_work():
     for size in ((1, 1), (1, 5000), (5000, 1)):
         assert decode(encoded(Image.new("L", size, 9)), name="x", short=256).size == size
-
-
-# ---- class folders ---------------------------------------------------------------------------------
-
-
-def fill(root, *paths):
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).touch()
-    return root
-
-
-def test_names_are_a_sequence():
-    texts = ["a", "", "größe.jpg", os.fsdecode(b"\xff.jpg"), "a"]
-    names = Names(texts)
-    assert [*names] == texts == [names[i] for i in range(5)]
-    assert (len(names), names[-3], names[1:3]) == (5, "größe.jpg", ["", "größe.jpg"])
-    with pytest.raises(IndexError):
-        names[5]
-    assert [*Names([])] == []
-
-
-def test_a_folder_is_listed_in_order(tmp_path):
-    fill(tmp_path, "dog/b.JPG", "cat/2.png", "cat/deep/er/1.jpeg", "Cat/1.gif", "dog/a.webp")
-    fill(
-        tmp_path, "dog/Thumbs.db", "dog/.hidden.jpg", "cat/notes.txt", "README", "loose.jpg", ".git/x/1.jpg", "cat/jpg"
-    )
-    listing = list_images(tmp_path)
-    assert listing.classes == ["Cat", "cat", "dog"]
-    assert [*listing.files] == ["Cat/1.gif", "cat/2.png", "cat/deep/er/1.jpeg", "dog/a.webp", "dog/b.JPG"]
-    assert listing.labels.tolist() == [0, 1, 1, 2, 2]
-    assert listing.labels.dtype == torch.int64
-    expected = [".git", "README", "cat/jpg", "cat/notes.txt", "dog/.hidden.jpg", "dog/Thumbs.db", "loose.jpg"]
-    assert (listing.ignored, listing.missing) == (sorted(expected), [])
-
-
-def test_labels_of_others_come_from_the_training_classes(tmp_path):
-    fill(tmp_path, "dog/1.jpg", "cat/1.jpg")
-    (tmp_path / "empty").mkdir()
-    listing = list_images(tmp_path, classes=["zebra", "dog", "ant", "cat", "empty"])
-    assert dict(zip(listing.files, listing.labels.tolist(), strict=True)) == {"dog/1.jpg": 1, "cat/1.jpg": 3}
-    assert (listing.missing, len(listing.classes)) == (["zebra", "ant", "empty"], 5)
-    with pytest.raises(ValueError, match=r"holds dog, empty, not among the 2 classes of the training pictures"):
-        list_images(tmp_path, classes=["cat", "Dog"])
-
-
-def test_what_is_no_folder_of_classes_says_what_is_expected(tmp_path):
-    layout = r"expected are .*DIR/train/CLASS/\*.jpg and DIR/val/CLASS/\*.jpg"
-    with pytest.raises(ValueError, match=rf"nowhere is no folder; {layout}"):
-        list_images(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match=rf"holds no class folder; {layout}"):
-        list_images(fill(tmp_path, "1.jpg"))
-    with pytest.raises(ValueError, match=rf"holds no picture .* in its 1 folders; {layout}"):
-        list_images(fill(tmp_path, "cat/1.txt"))
-    with pytest.raises(ValueError, match=r"holds no picture in cat: a class needs some"):
-        list_images(fill(tmp_path, "dog/1.jpg"))
-    with pytest.raises(ValueError, match=r"holds train/ but no val/"):
-        split(fill(tmp_path, "train/cat/1.jpg"))
-
-
-def test_links_are_followed_and_loops_end(tmp_path):
-    fill(tmp_path / "data", "cat/1.jpg", "dog/1.jpg")
-    fill(tmp_path / "more", "2.jpg")
-    root = tmp_path / "data"
-    (root / "cat/more").symlink_to(tmp_path / "more")
-    (root / "cat/again").symlink_to(root / "cat")
-    (root / "cat/dog").symlink_to(root / "dog")
-    (root / "dog/cat").symlink_to(root / "cat")
-    (root / "dog/gone.jpg").symlink_to(root / "nowhere")
-    os.mkfifo(root / "dog/pipe.jpg")
-    listing = list_images(root)
-    assert {"cat/1.jpg", "cat/more/2.jpg", "dog/1.jpg"} <= {*listing.files}
-    assert len(listing) == 6  # each class has all three: the links say so
-    assert {"cat/again", "dog/gone.jpg", "dog/pipe.jpg"} <= {*listing.ignored}
-
-
-def test_no_file_costs_a_call_of_stat(tmp_path, monkeypatch):
-    fill(tmp_path, *(f"cat/{number}.jpg" for number in range(50)))
-    calls = []
-    monkeypatch.setattr(folders.os, "stat", lambda path, real=os.stat: calls.append(path) or real(path))
-    list_images(tmp_path)
-    assert len(calls) <= 2
-
-
-def test_split_takes_train_and_val(tmp_path):
-    train, val = split(fill(tmp_path, "train/b/1.jpg", "train/a/1.jpg", "val/b/9.jpg", "other/c/1.jpg"))
-    assert (train.classes, [*train.files]) == (["a", "b"], ["a/1.jpg", "b/1.jpg"])
-    assert (val.classes, [*val.files], val.labels.tolist(), val.missing) == (["a", "b"], ["b/9.jpg"], [1], ["a"])
-
-
-def test_a_division_is_stable_and_leaves_no_class_out(tmp_path):
-    fill(
-        tmp_path, *(f"{name}/{number}.jpg" for name in "ab" for number in range(200)), *(f"c/{n}.jpg" for n in range(4))
-    )
-    train, val = split(tmp_path)
-    assert sorted([*train.files, *val.files]) == [*list_images(tmp_path).files]
-    assert 0.14 < len(val) / 404 < 0.26
-    assert torch.bincount(val.labels)[2] >= 1
-    assert torch.bincount(train.labels)[2] >= 2
-    assert all(name[0] == "abc"[label] for name, label in zip(val.files, val.labels.tolist(), strict=True))
-    fit, validation = held_out(train, "fit"), held_out(train, "validation")
-    assert 0.12 < len(validation) / len(train) < 0.28  # drawn anew, not by the same chance
-    assert sorted([*fit.files, *validation.files]) == [*train.files]
-    (tmp_path / "a/5.jpg").unlink()
-    fill(tmp_path, "a/new.jpg")
-    moved = {*split(tmp_path)[1].files} ^ {*val.files}
-    assert moved <= {"a/5.jpg", "a/new.jpg"}
-
-
-def test_a_single_picture_cannot_be_divided(tmp_path):
-    fill(tmp_path, "a/1.jpg", "a/2.jpg", "b/1.jpg")
-    with pytest.raises(ValueError, match="the class b has a single picture"):
-        split(tmp_path)
-    with pytest.raises(ValueError, match=r"part \('test'\) must be fit or validation"):
-        held_out(list_images(tmp_path), "test")

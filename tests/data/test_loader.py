@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from patchreorder.data.generated import write_photos
 from patchreorder.data.images import BadImage
-from patchreorder.data.loader import AHEAD, WorkerDied, ahead, stream
-from patchreorder.data.photos import Photos, generated
+from patchreorder.data.loader import AHEAD, WorkerDied, parallel_map, stream
+from patchreorder.data.photos import Photos
 
 
 class Odd(Exception):
@@ -74,7 +75,7 @@ def test_batches_come_in_order(workers):
 
 
 def test_pictures_are_the_same_for_any_number_of_workers(tmp_path):
-    generated(tmp_path, classes=2, images=10)
+    write_photos(tmp_path, classes=2, images=10)
     photos = Photos.open(tmp_path, "train", view="train-aug", size=24, short=32)
     parts = [(torch.randperm(len(photos))[:5], epoch) for epoch in range(4)]
     alone, helped = ([*stream(photos, parts, workers=workers)] for workers in (0, 2))
@@ -132,7 +133,7 @@ def test_an_error_in_the_parts_is_theirs():
     with pytest.raises(RuntimeError, match=r"^mine$"):
         [*stream(Numbers(), parts(), workers=1)]
     with pytest.raises(ValueError, match=r"workers \(-1\) must be 0"):
-        ahead(str, [1], workers=-1)
+        parallel_map(str, [1], workers=-1)
 
 
 PARENT = """

@@ -9,8 +9,11 @@ from PIL import Image
 
 from patchreorder.data import shards, transforms
 from patchreorder.data.folders import list_images
+from patchreorder.data.generated import write_photos
 from patchreorder.data.images import MEAN_COLOUR, BadImage
-from patchreorder.data.photos import UPRIGHT, VIEWS, Crop, Photos, Pose, generated, show, show_crop
+from patchreorder.data.photos import Photos
+from patchreorder.data.poses import UPRIGHT, Pose
+from patchreorder.data.views import VIEWS, Crop, centre_crop, resized_crop
 
 POSES = [Pose(degrees=30), Pose(degrees=-45), Pose(down=0.1, right=-0.17)]
 
@@ -30,12 +33,12 @@ def on_mean(array: np.ndarray) -> np.ndarray:
 def shown(array: np.ndarray, **pose: float) -> np.ndarray:
     """A square picture at its own size: nothing but the pose is done to it."""
     side = len(array)
-    return show(Image.fromarray(array), pose=Pose(**pose), size=side, short=side).numpy()
+    return centre_crop(Image.fromarray(array), pose=Pose(**pose), size=side, short=side).numpy()
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    return generated(tmp_path_factory.mktemp("photos"), classes=3, images=8, seed=1)
+    return write_photos(tmp_path_factory.mktemp("photos"), classes=3, images=8, seed=1)
 
 
 # ---- poses -----------------------------------------------------------------------------------------
@@ -107,13 +110,13 @@ def plainly(image: Image.Image, pose: Pose, size: int, short: int) -> np.ndarray
 @pytest.mark.parametrize("size", [(500, 375), (300, 431), (90, 61), (256, 256), (300, 3000)])
 def test_only_what_the_crop_sees_is_what_the_whole_gives(size, pose):
     image = Image.fromarray(noise(*size[::-1]))
-    got = show(image, pose=pose, size=112, short=128).numpy().astype(int)
+    got = centre_crop(image, pose=pose, size=112, short=128).numpy().astype(int)
     assert np.abs(got - plainly(image, pose, 112, 128)).max() <= 1
 
 
 def test_the_centre_is_exact_without_scaling():
     x = noise(64, 91)
-    got = show(Image.fromarray(x), pose=UPRIGHT, size=48, short=64).numpy()
+    got = centre_crop(Image.fromarray(x), pose=UPRIGHT, size=48, short=64).numpy()
     assert np.array_equal(got, x[8:56, 21:69])
 
 
@@ -122,7 +125,7 @@ def test_crops_and_flips_are_exact_without_scaling():
     for down, right, top, left in ((0, 0, 0, 0), (0.999, 0.999, 16, 43), (0.5, 0.5, 8, 22)):
         for flip in (False, True):
             crop = Crop(down, right, flip)
-            got = show_crop(Image.fromarray(x), pose=UPRIGHT, crop=crop, size=48, short=64).numpy()
+            got = resized_crop(Image.fromarray(x), pose=UPRIGHT, crop=crop, size=48, short=64).numpy()
             expected = x[top : top + 48, left : left + 48]
             assert np.array_equal(got, expected[:, ::-1] if flip else expected)
 
@@ -131,7 +134,7 @@ def test_crops_and_flips_are_exact_without_scaling():
 def test_a_scaled_crop_is_pillows(pose):
     """Of the whole posed picture, and by Pillow's filter instead of torch's."""
     image = smooth(150, 200)
-    got = show_crop(image, pose=pose, crop=Crop(0.5, 0.25, False), size=56, short=75).numpy().astype(int)
+    got = resized_crop(image, pose=pose, crop=Crop(0.5, 0.25, False), size=56, short=75).numpy().astype(int)
     canvas = image.rotate(pose.degrees, Image.Resampling.BILINEAR, fillcolor=MEAN_COLOUR)
     shift = (1, 0, -pose.right * 200, 0, 1, -pose.down * 150)
     canvas = canvas.transform(
@@ -144,9 +147,9 @@ def test_a_scaled_crop_is_pillows(pose):
 @pytest.mark.parametrize("size", [(1, 1), (1, 3000), (3000, 1), (2, 7)])
 def test_thin_pictures_are_shown(size):
     image = Image.new("RGB", size, (9, 99, 199))
-    assert (show(image, pose=UPRIGHT, size=24, short=32) == torch.tensor([9, 99, 199])).all()
-    assert show(image, pose=Pose(20, 0.1, 0), size=24, short=32).shape == (24, 24, 3)
-    cropped = show_crop(image, pose=UPRIGHT, crop=Crop(0.9, 0.9, True), size=24, short=32)
+    assert (centre_crop(image, pose=UPRIGHT, size=24, short=32) == torch.tensor([9, 99, 199])).all()
+    assert centre_crop(image, pose=Pose(20, 0.1, 0), size=24, short=32).shape == (24, 24, 3)
+    cropped = resized_crop(image, pose=UPRIGHT, crop=Crop(0.9, 0.9, True), size=24, short=32)
     assert (cropped == torch.tensor([9, 99, 199])).all()
 
 
@@ -185,21 +188,11 @@ def test_a_view_shows_its_numbers(root):
             pose = VIEWS[view].pose(numbers)
             if view == "train-aug":
                 crop = VIEWS[view].crop(numbers)
-                expected = show_crop(image, pose=pose, crop=crop, size=24, short=32)
+                expected = resized_crop(image, pose=pose, crop=crop, size=24, short=32)
             else:
-                expected = show(image, pose=pose, size=24, short=32)
+                expected = centre_crop(image, pose=pose, size=24, short=32)
         got = photos.batch(torch.tensor([4]), epoch=2)[0][0]
         assert torch.equal(got, expected.permute(2, 0, 1))
-
-
-def test_one_pose_for_all(root):
-    photos = Photos.open(root, "val", view="posed", degrees=20, down=0.1, right=-0.1, size=24, short=32)
-    with Image.open(root / photos.names[0]) as image:
-        expected = show(image, pose=Pose(20, 0.1, -0.1), size=24, short=32)
-    assert torch.equal(photos.batch(torch.tensor([0]))[0][0], expected.permute(2, 0, 1))
-    assert torch.equal(photos.seen("plain").batch(torch.arange(2))[0], photos.seen("Ori").batch(torch.arange(2))[0])
-    with pytest.raises(ValueError, match=r"degrees, down and right .* are for the view posed, not for R"):
-        photos.seen("R", degrees=3)
 
 
 # ---- data sets -------------------------------------------------------------------------------------
@@ -221,12 +214,12 @@ def test_images_do_not_depend_on_the_batch(root, view):
     assert [photos.names[i].split("/")[0] for i in range(len(photos))] == [photos.classes[i] for i in labels]
     random = VIEWS[view].numbers > 0
     assert torch.equal(photos.batch(torch.arange(4), epoch=0)[0], whole[:4]) is not random
-    assert torch.equal(photos.seen(view, seed=4).batch(torch.arange(4), epoch=1)[0], whole[:4]) is not random
+    assert torch.equal(photos.with_view(view, seed=4).batch(torch.arange(4), epoch=1)[0], whole[:4]) is not random
 
 
 def test_parts_divide_the_pictures(root):
     parts = {part: {*Photos.open(root, part, view="Ori").names} for part in ("train", "val", "fit", "validation")}
-    assert parts["train"] | parts["val"] == {*list_images(root).files}
+    assert parts["train"] | parts["val"] == {*list_images(root).names}
     assert parts["fit"] | parts["validation"] == parts["train"]
     assert not parts["train"] & parts["val"]
     assert not parts["fit"] & parts["validation"]
@@ -234,8 +227,8 @@ def test_parts_divide_the_pictures(root):
 
 
 def test_val_has_the_labels_of_train(tmp_path):
-    generated(tmp_path / "train", classes=3, images=2)
-    generated(tmp_path / "val", classes=2, images=2)
+    write_photos(tmp_path / "train", classes=3, images=2)
+    write_photos(tmp_path / "val", classes=2, images=2)
     (tmp_path / "val/class-0000").rename(tmp_path / "val/class-0002")
     photos = Photos.open(tmp_path, "val", view="Ori", size=24, short=32)
     assert (photos.labels.tolist(), len(photos.classes)) == ([1, 1, 2, 2], 3)
@@ -256,7 +249,7 @@ def test_shards_show_what_folders_show(root, tmp_path):
 
 
 def test_a_bad_picture_is_named_found_and_left_out(tmp_path):
-    generated(tmp_path, classes=2, images=20)
+    write_photos(tmp_path, classes=2, images=20)
     (tmp_path / "class-0001/0003.jpg").write_bytes(b"no picture")
     content = (tmp_path / "class-0000/0007.jpg").read_bytes()
     (tmp_path / "class-0000/0007.jpg").write_bytes(content[:-200])
@@ -281,7 +274,7 @@ def test_a_bad_picture_is_named_found_and_left_out(tmp_path):
         ({"view": "X"}, r"view \('X'\) must be one of train, train-aug"),
         ({"size": 33}, r"size \(33\) must be from 1 to short \(32\)"),
         ({"workers": -1}, r"workers \(-1\) must be 0"),
-        ({"part": "test"}, r"part \('test'\) must be one of train, val, fit, validation"),
+        ({"part": "test"}, r"split \('test'\) must be one of train, val, fit, validation"),
     ],
 )
 def test_wrong_settings_are_named(root, settings, reason):
@@ -291,7 +284,7 @@ def test_wrong_settings_are_named(root, settings, reason):
 
 
 def test_a_thousand_classes(tmp_path):
-    generated(tmp_path, classes=1000, images=2, size=(16, 12))
+    write_photos(tmp_path, classes=1000, images=2, size=(16, 12))
     photos = Photos.open(tmp_path, "val", view="Ori", size=8, short=12)
     assert (len(photos.classes), photos.labels.tolist()) == (1000, [*range(1000)])
     with Image.open(tmp_path / photos.names[3]) as image:
@@ -299,8 +292,8 @@ def test_a_thousand_classes(tmp_path):
 
 
 def test_generated_classes_differ_more_than_their_pictures(tmp_path):
-    generated(tmp_path / "a", classes=6, images=1, seed=0)
-    generated(tmp_path / "b", classes=6, images=1, seed=0)
+    write_photos(tmp_path / "a", classes=6, images=1, seed=0)
+    write_photos(tmp_path / "b", classes=6, images=1, seed=0)
     assert (tmp_path / "a/class-0003/0000.jpg").read_bytes() == (tmp_path / "b/class-0003/0000.jpg").read_bytes()
     colours = {Image.open(io.BytesIO(path.read_bytes())).quantize(2).tobytes() for path in tmp_path.rglob("a/*/*.jpg")}
     assert len(colours) == 6

@@ -16,13 +16,14 @@ import torch
 from patchreorder.__main__ import main
 from patchreorder.data import shards
 from patchreorder.data.folders import list_images
-from patchreorder.data.photos import Photos, generated
+from patchreorder.data.generated import write_photos
+from patchreorder.data.photos import Photos
 from patchreorder.data.shards import INDEX, PLAN, WINDOW, Shards, Unreadable, index_foreign, write
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    return generated(tmp_path_factory.mktemp("photos"), classes=4, images=7, size=(24, 16))
+    return write_photos(tmp_path_factory.mktemp("photos"), classes=4, images=7, size=(24, 16))
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +52,10 @@ def test_a_folder_holds_shards_index_and_classes(made, root):
 def test_every_picture_is_there_as_it_was(made, root):
     listing, found = list_images(root), Shards(made)
     assert len(found) == 28
-    assert [*found.names] == [*listing.files]
+    assert [*found.names] == [*listing.names]
     assert torch.equal(found.labels, listing.labels)
     for index in range(28):
-        assert found.read(index) == (root / listing.files[index]).read_bytes()
+        assert found.read(index) == (root / listing.names[index]).read_bytes()
 
 
 def test_anybody_can_read_the_tars(made, root):
@@ -142,7 +143,7 @@ def test_a_finished_folder_is_left_alone(copy, root):
 def test_other_pictures_and_foreign_folders_are_refused(copy, root, tmp_path):
     with pytest.raises(ValueError, match="was made from other pictures or in another way"):
         write(list_images(root), copy, size=6)
-    other = list_images(generated(tmp_path / "other", classes=4, images=7, size=(24, 16), seed=9))
+    other = list_images(write_photos(tmp_path / "other", classes=4, images=7, size=(24, 16), seed=9))
     with pytest.raises(ValueError, match="was made from other pictures"):
         write(other, copy, size=5)
     (copy / INDEX).unlink()
@@ -336,8 +337,8 @@ def test_cut_foreign_shards_are_refused(tmp_path):
 
 
 def test_the_command_writes_train_and_val(tmp_path, capsys):
-    generated(tmp_path / "photos/train", classes=3, images=3, size=(24, 16))
-    generated(tmp_path / "photos/val", classes=2, images=2, size=(24, 16), seed=1)
+    write_photos(tmp_path / "photos/train", classes=3, images=3, size=(24, 16))
+    write_photos(tmp_path / "photos/val", classes=2, images=2, size=(24, 16), seed=1)
     (tmp_path / "photos/val/class-0000").rename(tmp_path / "photos/val/class-0002")
     (tmp_path / "photos/val/class-0001/Thumbs.db").touch()
     command = ["shard", str(tmp_path / "photos"), str(tmp_path / "out"), "--workers", "0", "--size", "4"]

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from patchreorder.data import sources
 from patchreorder.data.sources import MNIST, File, Mirror, NpmPackage, PipPackage, Source, cache_folder, fetch, read_idx
@@ -722,6 +723,55 @@ def test_read_idx_refuses(content, reason, tmp_path):
     with pytest.raises(ValueError, match=reason) as caught:
         read_idx(path)
     assert str(path) in str(caught.value)
+
+
+# ---- CIFAR-10's files ------------------------------------------------------------------------------
+
+
+def write(path, pixels: np.ndarray) -> None:
+    Image.fromarray(pixels).save(path)
+
+
+def test_a_batch_of_pictures_is_read(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 4, 4, 3), np.uint8)
+    write(tmp_path / "batch.png", pixels.reshape(5, 16, 3))
+    found = sources.read_png_batch(tmp_path / "batch.png", count=5, side=4)
+    assert found.flags.writeable
+    np.testing.assert_array_equal(found, pixels.transpose(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("grey", r"holds \('L', 16, 5\) \(colours, width, height\), expected \('RGB', 16, 5\)"),
+        ("long", r"holds \('RGB', 16, 6\)"),
+        ("cut", "cannot be read as PNG"),
+        ("jpeg", "cannot be read as PNG"),
+        ("empty", "cannot be read as PNG"),
+    ],
+)
+def test_other_pictures_are_refused(kind, reason, tmp_path):
+    path = tmp_path / "batch.png"
+    pixels = np.random.default_rng(0).integers(0, 256, (6 if kind == "long" else 5, 16, 3), np.uint8)
+    write(path, pixels[..., 0] if kind == "grey" else pixels)
+    if kind == "cut":
+        path.write_bytes(path.read_bytes()[:150])
+    if kind == "empty":
+        path.write_bytes(b"")
+    if kind == "jpeg":
+        Image.fromarray(pixels).save(path, format="JPEG")
+    with pytest.raises(ValueError, match=reason):
+        sources.read_png_batch(path, count=5, side=4)
+
+
+@pytest.mark.parametrize("content", ["[0, 1]", "[0, 1, 10]", "[0, 1, true]", "[0, 1.0, 2]", "{}", "[0,", "[0, -1, 2]"])
+def test_other_labels_are_refused(content, tmp_path):
+    path = tmp_path / "labels.json"
+    path.write_text("[0, 9, 2]")
+    assert sources.read_labels(path, count=3, classes=10).tolist() == [0, 9, 2]
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"labels\.json"):
+        sources.read_labels(path, count=3, classes=10)
 
 
 # ---- the whole -------------------------------------------------------------------------------------

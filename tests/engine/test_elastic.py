@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from patchreorder.data import photos
+from patchreorder.data.generated import write_photos
 from patchreorder.engine import checkpoint
 
 pytestmark = pytest.mark.slow
@@ -23,8 +23,8 @@ CHANGES = [f"steps={STEPS}", "batch=8", "lr=0.01"]
 def folder(tmp_path_factory) -> Path:
     """A thousand classes: two images each to train on, one to test on."""
     root = tmp_path_factory.mktemp("photographs")
-    photos.generated(root / "train", classes=CLASSES, images=2, seed=0)
-    photos.generated(root / "val", classes=CLASSES, images=1, seed=1)
+    write_photos(root / "train", classes=CLASSES, images=2, seed=0)
+    write_photos(root / "val", classes=CLASSES, images=1, seed=1)
     return root
 
 

@@ -27,7 +27,7 @@ from rich.console import Console
 from torch import nn
 from torch.nn import functional as F
 
-from patchreorder.data.datasets import generated
+from patchreorder.data.generated import generate_digits
 from patchreorder.engine import checkpoint, distributed, memory, progress
 from patchreorder.engine import train as engine
 from patchreorder.engine.distributed import World, join
@@ -53,7 +53,7 @@ def _doubles():
 
 def digits(count=46):
     """With batches of 8: five updates an epoch, six images left over."""
-    return generated("mnist-r", count=count, seed=1)
+    return generate_digits("mnist-r", count=count, seed=1)
 
 
 class Images:

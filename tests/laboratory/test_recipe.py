@@ -23,7 +23,8 @@ from torch import nn
 from patchreorder import recipes
 from patchreorder.__main__ import main
 from patchreorder.data import datasets, sources
-from patchreorder.data.datasets import VARIANTS, Digits
+from patchreorder.data.datasets import MNIST_VARIANTS, Digits
+from patchreorder.data.generated import generate_digits
 from patchreorder.engine import checkpoint, memory
 from patchreorder.engine.distributed import World
 from patchreorder.engine.predict import predict
@@ -279,7 +280,7 @@ def test_the_weights_and_the_mistakes_of_a_cell_belong_together(smoke):
     assert tuple(state["cell"]) == row.cell
     model = create_model("pr_cnn", dataset="mnist-t")
     model.load_state_dict(tensors)
-    test_set = datasets.generated("mnist-t", count=20)
+    test_set = generate_digits("mnist-t", count=20)
     logits, labels = predict(model, test_set)
     wrong, answers = mistakes(logits, labels)
     assert (wrong.tolist(), answers.tolist()) == (row.errors, row.answers)
@@ -677,9 +678,9 @@ def some_digits(variant: str, count: int = 3) -> Digits:
     return Digits(torch.randint(0, 256, (count, 1, 28, 28), dtype=torch.uint8), torch.arange(count), variant)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", MNIST_VARIANTS)
 def test_a_posed_digit_is_in_the_middle_turned_and_shifted_as_told(variant):
-    digits, size = some_digits(variant), VARIANTS[variant].size
+    digits, size = some_digits(variant), MNIST_VARIANTS[variant].size
     indices, around = torch.tensor([2, 0]), (size - 28) // 2
 
     def centred(images: torch.Tensor) -> torch.Tensor:
@@ -724,7 +725,7 @@ def test_curves_of_a_model_whose_answers_are_known(variant, pixel, angle, shift)
     images = torch.zeros(4, 1, 28, 28, dtype=torch.uint8)
     images[:2, 0, 4, 13] = 255
     digits = Digits(images, torch.tensor([0, 0, 1, 1]), variant)
-    around = (VARIANTS[variant].size - 28) // 2
+    around = (MNIST_VARIANTS[variant].size - 28) // 2
     curves = of_digits._responses(Sees(pixel[0] + around, pixel[1] + around), digits, World())
     assert curves.keys() == {"error by angle", "error by shift"}
     assert curves["error by angle"] == [[x, 0.0 if x == angle else 50.0] for x in range(-180, 181, 15)]
@@ -733,7 +734,7 @@ def test_curves_of_a_model_whose_answers_are_known(variant, pixel, angle, shift)
 
 @pytest.mark.parametrize("variant", ["mnist", "mnist-t"])
 def test_tiles_are_the_images_in_their_order(tmp_path, variant):
-    digits, size = some_digits(variant, 5), VARIANTS[variant].size
+    digits, size = some_digits(variant, 5), MNIST_VARIANTS[variant].size
     classification._write_tiles(tmp_path / "pictures" / "tiles.png", digits, torch.tensor([3, 0, 4]))
     with Image.open(tmp_path / "pictures" / "tiles.png") as picture:
         assert picture.format == "PNG"

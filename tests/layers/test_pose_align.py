@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from patchreorder import PoseAlign, ShiftAlign, align_pose, align_shift, create_layer
-from patchreorder.data.photos import Pose
-from patchreorder.data.poses import posed
+from patchreorder.data.poses import Pose, apply_pose
 from patchreorder.layers.pose_align import ENDS, WAYS
 from tests.compiling import assert_exports_alike
 
@@ -72,7 +71,7 @@ def test_shifts_by_whole_pixels_change_nothing_to_the_last_bit(shift):
         1, 3, 1, 1
     )
     assert torch.equal(align_pose(x.roll(shift, (2, 3))), align_pose(x))
-    moved = posed(x, Pose(right=3 / 32))
+    moved = apply_pose(x, Pose(right=3 / 32))
     torch.testing.assert_close(align_pose(moved), align_pose(x), atol=1e-4, rtol=0)
 
 

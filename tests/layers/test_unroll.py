@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from patchreorder import Unroll, align_shift, create_layer, create_model, unroll
-from patchreorder.data.photos import Pose
-from patchreorder.data.poses import posed
+from patchreorder.data.poses import Pose, apply_pose
 from patchreorder.models.turns import TurnClassifier, Wrap
 from tests.compiling import assert_exports_alike
 
@@ -83,7 +82,7 @@ def test_about_the_centroid_shifts_change_nothing_to_the_last_bit(shift):
     z = unroll(x, about="centroid")
     assert torch.equal(unroll(x.roll(shift, (2, 3)), about="centroid"), z)
     assert not torch.allclose(unroll(x.roll(shift, (2, 3))), unroll(x), atol=0.1)
-    torch.testing.assert_close(unroll(posed(x, Pose(right=2 / 33)), about="centroid"), z, atol=1e-3, rtol=0)
+    torch.testing.assert_close(unroll(apply_pose(x, Pose(right=2 / 33)), about="centroid"), z, atol=1e-3, rtol=0)
     between = unroll(blob(down=0.4, right=-0.3), about="centroid")
     assert (between - unroll(blob(), about="centroid")).abs().max() < 0.05
 

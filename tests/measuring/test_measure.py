@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from patchreorder import PatchReorder, ShiftAlign
 from patchreorder.__main__ import main
-from patchreorder.data.datasets import generated
-from patchreorder.data.photos import Pose
-from patchreorder.data.poses import posed, rotations, translations
+from patchreorder.data.generated import generate_digits
+from patchreorder.data.poses import Pose, apply_pose, rotations, translations
 from patchreorder.layers.registry import FAMILY
 from patchreorder.measuring import findings, gallery, packages
 from patchreorder.measuring import measure as engine
@@ -126,7 +125,7 @@ def test_each_image_goes_through_once_in_each_pose(monkeypatch):
     seen, moved = [], []
     network = ByHand(invariant=False)
     network.places.register_forward_hook(lambda layer, given, output: seen.append(len(output)))
-    monkeypatch.setattr(engine, "posed", lambda images, pose, fill: moved.append(pose) or posed(images, pose))
+    monkeypatch.setattr(engine, "apply_pose", lambda images, pose, fill: moved.append(pose) or apply_pose(images, pose))
     told = []
     grids = {"rotate": rotations(), **X}
     found = measure(network, Dots(), grids=grids, layers=["anywhere"], batch=50, report=told.append)
@@ -143,7 +142,7 @@ def test_each_image_goes_through_once_in_each_pose(monkeypatch):
 def test_batches_and_layouts_change_nothing():
     torch.manual_seed(3)
     network = create_model("pr_cnn", dataset="mnist")
-    data = generated("mnist", count=30)
+    data = generate_digits("mnist", count=30)
     grids = {"rotate": rotations(most=18, step=9), "translate": translations(most=0.08)}
     one, other = (measure(network, data, grids=grids, batch=batch) for batch in (30, 7))
     assert torch.equal(one.answers, other.answers)
@@ -236,7 +235,7 @@ def test_what_a_reordering_layer_is_given():
 
 def test_the_network_is_left_as_it_was():
     network = create_model("pr_cnn", dataset="mnist").train()
-    measure(network, generated("mnist", count=4), grids=X)
+    measure(network, generate_digits("mnist", count=4), grids=X)
     assert all(module.training for module in network.modules())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
 
@@ -410,7 +409,7 @@ def exported(tmp_path_factory):
 
 
 def test_onnx_equals_torch(exported):
-    data = generated("mnist", count=30)
+    data = generate_digits("mnist", count=30)
     grids = {"rotate": rotations(), **X}
     wanted = measure(open_network("cnn").network, data, grids=grids)
     for name in ("any", "one"):
@@ -462,7 +461,7 @@ def test_an_exported_reordering_network(tmp_path):
     shapes = ({0: torch.export.Dim("b")},)
     program = torch.onnx.export(network, (torch.rand(2, 1, 28, 28),), dynamo=True, verbose=False, dynamic_shapes=shapes)
     program.save(str(tmp_path / "pr_cnn.onnx"))
-    data = generated("mnist", count=30)
+    data = generate_digits("mnist", count=30)
     wanted = measure(network, data, grids=X, layers=["relu1", "relu3", "classifier"])
     found = measure(open_network(str(tmp_path / "pr_cnn.onnx")).network, data, grids=X)
     assert torch.equal(found.answers, wanted.answers)
@@ -475,11 +474,11 @@ def test_what_an_onnx_file_cannot_do(exported, tmp_path):
         open_network(file, weights=Path("w.pth"))
     network = open_network(file).network
     with pytest.raises(ValueError, match="order stability is of reordering layers, and none is found here"):
-        measure(network, generated("mnist", count=4), grids=X, order=True)
+        measure(network, generate_digits("mnist", count=4), grids=X, order=True)
     with pytest.raises(
         ValueError, match=r"layer \('conv9'\) is no output in the graph of .*any\.onnx: choose of relu1, "
     ):
-        measure(network, generated("mnist", count=4), grids=X, layers=["conv9"])
+        measure(network, generate_digits("mnist", count=4), grids=X, layers=["conv9"])
     with pytest.raises(ValueError, match=r"any\.onnx cannot take images of 1x12x12: .*give images of the size"):
         measure(network, Images(12), grids=X)
     (tmp_path / "bad.onnx").write_bytes(b"no network")
@@ -551,7 +550,7 @@ def test_folders_that_cannot_be_measured(folder, tmp_path):
 
 
 def test_data_sets_by_name(monkeypatch):
-    monkeypatch.setattr(gallery.datasets, "mnist", lambda name, **options: generated(name, count=20))
+    monkeypatch.setattr(gallery.datasets, "mnist", lambda name, **options: generate_digits(name, count=20))
     found = gallery.open_dataset("mnist-t", count=5)
     assert (len(found), found.fill, found.names[4]) == (5, None, "image 4")
     assert found.data.batch(torch.tensor([0]))[0].shape == (1, 1, 42, 42)
@@ -603,7 +602,7 @@ def test_measuring_without_labels(module, folder):
 
 def test_two_networks_side_by_side(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(gallery.datasets, "mnist", lambda name, **options: generated(name, count=40))
+    monkeypatch.setattr(gallery.datasets, "mnist", lambda name, **options: generate_digits(name, count=40))
     document = run("pr_cnn", "--images", "mnist", "--compare", "cnn", "--axes", "x", "--measures", "similarity,order")
     assert [model["name"] for model in document["models"]] == ["pr_cnn", "cnn"]
     assert [pair["where"] for pair in document["pairs"]] == ["as it is", "rotate", "translate"]
@@ -622,7 +621,7 @@ def test_a_layer_of_the_family_can_be_part_of_the_network(module, tmp_path, monk
     assert isinstance(opened.network.reorder, ShiftAlign)
     put = open_network(f"{module}:build", layer="ranked:smooth=2,stride=2", place="0")
     assert [type(layer).__name__ for layer in put.network.modules() if isinstance(layer, FAMILY)] == ["RankedPool"]
-    digits = generated("mnist-r", count=20)
+    digits = generate_digits("mnist-r", count=20)
     found = measure(opened.network, digits, grids={"translate": translations(axes=["x"], most=0.04, step=0.04)})
     assert {"before reorder", "reorder"} <= set(found.layers)
     with pytest.raises(
@@ -650,7 +649,7 @@ def test_weights_that_cannot_be_fetched_are_told(monkeypatch):
 
 def test_the_order_alone_is_told_too(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(gallery.datasets, "mnist", lambda name, **options: generated(name, count=20))
+    monkeypatch.setattr(gallery.datasets, "mnist", lambda name, **options: generate_digits(name, count=20))
     document = run("pr_cnn", "--images", "mnist", "--transforms", "rotate", "--measures", "order")
     changed = [row["value"] for row in document["rows"] if row["measure"] == "order"]
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "reorder" in line)
@@ -757,7 +756,7 @@ def test_worst_images_and_the_nearest_poses_that_break_them():
 
 
 def test_rows_are_plain_numbers():
-    found = measure(create_model("pr_cnn", dataset="mnist"), generated("mnist", count=20), grids=X)
+    found = measure(create_model("pr_cnn", dataset="mnist"), generate_digits("mnist", count=20), grids=X)
     rows = list(findings.rows(found, "own"))
     assert json.loads(json.dumps(rows, allow_nan=False)) == rows
     assert {row["measure"] for row in rows} == {

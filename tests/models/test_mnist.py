@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from patchreorder.data import datasets, sources
-from patchreorder.data.datasets import VARIANTS
+from patchreorder.data.datasets import MNIST_VARIANTS
 from patchreorder.engine.predict import predict
 from patchreorder.laboratory.rows import read as read_rows
 from patchreorder.layers.patch_reorder import PatchReorder
@@ -28,7 +28,7 @@ def images(dataset: str, count: int = 3) -> torch.Tensor:
 
 
 def test_sizes_are_those_of_the_data():
-    assert {name: variant.size for name, variant in VARIANTS.items()} == mnist.SIZES
+    assert {name: variant.size for name, variant in MNIST_VARIANTS.items()} == mnist.SIZES
 
 
 @pytest.mark.parametrize("dataset", SETS)

@@ -187,8 +187,9 @@ def test_mnist_that_is_not_here_is_said_to_be(client, digits):
 
 def test_digits_to_pick_are_one_of_each_class_and_change_with_the_seed(monkeypatch, tmp_path):
     from patchreorder.data import datasets
+    from patchreorder.data.generated import generate_digits
 
-    monkeypatch.setattr(datasets, "mnist", lambda *args, **settings: datasets.generated("mnist", count=200))
+    monkeypatch.setattr(datasets, "mnist", lambda *args, **settings: generate_digits("mnist", count=200))
     here = Mnist(folder=tmp_path)
     first, second = here.choice(0), here.choice(1)
     assert [each["label"] for each in first] == list(range(10))

@@ -13,7 +13,7 @@ from torch import nn
 
 from patchreorder import PatchReorder, recipes
 from patchreorder.__main__ import main
-from patchreorder.data.photos import generated
+from patchreorder.data.generated import write_photos
 from patchreorder.engine import checkpoint, memory
 from patchreorder.laboratory import recipe as spec
 from patchreorder.laboratory import rows, subjects
@@ -190,7 +190,7 @@ def test_what_a_setting_needs_is_asked_for(tmp_path):
 
 def test_photographs_are_spread_over_all_classes(tmp_path):
     for part in ("train", "val"):
-        generated(tmp_path / part, classes=4, images=3)
+        write_photos(tmp_path / part, classes=4, images=3)
     job = job_of(
         "fig_invariance", tmp_path, row="cnn", column="rotation", plan=Plan(of="grocery", images=4), data=tmp_path
     )

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from patchreorder import files, recipes
 from patchreorder.__main__ import main
-from patchreorder.data import ukbench, viewpoints, weights
-from patchreorder.data.photos import generated as drawn
+from patchreorder.data import viewpoints, weights
+from patchreorder.data.generated import write_photos, write_ukbench
 from patchreorder.data.ukbench import UKBench
 from patchreorder.engine import checkpoint, memory
 from patchreorder.engine.distributed import World
@@ -41,7 +41,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    return ukbench.generated(tmp_path_factory.mktemp("photos"), groups=3)
+    return write_ukbench(tmp_path_factory.mktemp("photos"), groups=3)
 
 
 # ---- the recipe ------------------------------------------------------------------------------------
@@ -273,9 +273,9 @@ def test_settings_are_chosen_on_views_of_one_photograph(tmp_path):
         views = gallery.batch(torch.arange(12))[0]
         assert len({view.numpy().tobytes() for view in views}) == 12
         assert torch.equal(gallery.batch(torch.tensor([7]))[0], views[7:8])  # whatever else is asked for
-        mixed = gallery.seen("mixed").batch(torch.arange(4))[0]
+        mixed = gallery.with_view("mixed").batch(torch.arange(4))[0]
         for place, view in enumerate(("Ori", "R", "T", "Ori")):
-            assert torch.equal(mixed[place : place + 1], gallery.seen(view).batch(torch.tensor([place]))[0])
+            assert torch.equal(mixed[place : place + 1], gallery.with_view(view).batch(torch.tensor([place]))[0])
     files = [{name.partition("#")[0] for name in gallery.names} for gallery in (first, second)]
     assert [len(each) for each in files] == [3, 3]
     assert not files[0] & files[1]
@@ -319,7 +319,7 @@ NAMED = ("class-0000", "class-0001")
 
 def folder_of(root, *, images):
     for part in ("train", "val"):
-        drawn(root / part, classes=len(NAMED), images=images)
+        write_photos(root / part, classes=len(NAMED), images=images)
     return root
 
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from patchreorder.__main__ import main
 from patchreorder.data import loader
-from patchreorder.data.photos import generated
+from patchreorder.data.generated import write_photos
 from patchreorder.search import describe, page, stores
 from patchreorder.search import duplicates as duplicates_module
 from patchreorder.search import index as index_module
@@ -72,7 +72,7 @@ def aged(folder):
 @pytest.fixture
 def photos(tmp_path):
     """Twelve pictures of three kinds."""
-    return aged(generated(tmp_path / "photos", classes=3, images=4, size=(24, 16)))
+    return aged(write_photos(tmp_path / "photos", classes=3, images=4, size=(24, 16)))
 
 
 @pytest.fixture

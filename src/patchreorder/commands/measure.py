@@ -54,7 +54,7 @@ def measure(
         model: a network of ours (such as pr_cnn), a file that `patchreorder fit` made, MODULE:FUNCTION that builds an
             nn.Module, torchvision:NAME or timm:NAME, or an .onnx file.
         images: a folder of pictures, or of a folder for each class (then wrong answers are counted too: the classes, by
-            name, are the network's answers in their order); or mnist, mnist-r, mnist-t, mnist-rts, cifar10, cifar10-r,
+            name, are the network's answers in their order); or mnist, mnist-r, mnist-t, cifar10, cifar10-r,
             cifar10-t.
         transforms: rotate, translate or both.
         axes: of the shifts: x, y, diagonal.

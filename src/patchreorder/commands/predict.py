@@ -28,7 +28,7 @@ def predict(
     import torch
 
     from patchreorder.data.images import BadImage
-    from patchreorder.data.photos import as_seen
+    from patchreorder.data.views import preprocess
     from patchreorder.engine.train import model_input
     from patchreorder.models.saved import load_classifier
 
@@ -37,7 +37,7 @@ def predict(
     bad = []
     for path in images:
         try:
-            pixels = as_seen(path.read_bytes(), name=str(path))
+            pixels = preprocess(path.read_bytes(), name=str(path))
         except BadImage as error:
             bad.append(str(error))
             continue

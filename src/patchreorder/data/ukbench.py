@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from .folders import Listing, Names
 from .photos import Photos
-from .photos import generated as drawn
 from .viewpoints import Change, Viewpoints
 
 GROUP = 4
@@ -168,14 +166,14 @@ class UKBench:
             BadImage: if one cannot be read; the message names it.
         """
         if self.view != "mixed":
-            return self.photos.seen(self.view).batch(indices)
+            return self.photos.with_view(self.view).batch(indices)
         images = torch.empty(len(indices), self.photos.size, self.photos.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         for view in dict.fromkeys(MIXED):
             own = torch.tensor([MIXED[index % GROUP] == view for index in indices.tolist()], dtype=torch.bool)
-            images[own] = self.photos.seen(view).batch(indices[own])[0]
+            images[own] = self.photos.with_view(view).batch(indices[own])[0]
         return images, self.groups[indices]
 
-    def seen(self, view: str) -> UKBench:
+    def with_view(self, view: str) -> UKBench:
         """The same images in another view."""
         return replace(self, view=view)
 
@@ -192,15 +190,6 @@ class UKBench:
             shown = ", ".join(self.foreign[:5]) + (", ..." if len(self.foreign) > 5 else "")
             lines.append(f"no images of UK-Bench, left out: {len(self.foreign)} files ({shown})")
         return lines
-
-
-def generated(folder: Path, *, groups: int, seed: int = 0) -> Path:
-    """Write drawn pictures under the names of UK-Bench's, four of each thing: enough to see that a search runs."""
-    classes = drawn(folder / "drawn", classes=groups, images=GROUP, seed=seed)
-    for number, file in enumerate(sorted(classes.glob("*/*.jpg"))):
-        os.replace(file, folder / f"ukbench{number:05d}.jpg")
-    shutil.rmtree(classes)
-    return folder
 
 
 def _printable(name: str) -> str:

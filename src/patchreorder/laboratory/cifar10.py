@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from patchreorder.data import datasets
-from patchreorder.data.datasets import Pictures
+from patchreorder.data.datasets import ColourImages
+from patchreorder.data.generated import generate_colour_images
 from patchreorder.engine.predict import predict
 from patchreorder.engine.train import Dataset, Training
 from patchreorder.metrics.accuracy import error_rate
@@ -48,11 +49,11 @@ class _Task(Task):
     def fetch(self, job: Job) -> None:
         self.training_set(job)
 
-    def training_set(self, job: Job) -> Pictures:
+    def training_set(self, job: Job) -> ColourImages:
         part = "train" if job.cell.split == "test" else "fit"
         return _some(job, part, job.plan.view, job.cell.seed + 1, job.plan.images)
 
-    def test_set(self, job: Job) -> Pictures:
+    def test_set(self, job: Job) -> ColourImages:
         part = "test" if job.cell.split == "test" else "validation"
         return _some(job, part, job.column.dataset, datasets.TEST_SEED, job.plan.tested)
 
@@ -65,7 +66,7 @@ class _Task(Task):
     def curves(self, job: Job, model: nn.Module, test_set: Dataset) -> dict[str, list[list[float]]]:
         if job.column.dataset != "cifar10":  # they are of the upright pictures, whatever the column
             return {}
-        assert isinstance(test_set, Pictures)
+        assert isinstance(test_set, ColourImages)
         some = test_set.first(job.plan.curve_images)
 
         def error(**pose: float) -> float:
@@ -77,9 +78,9 @@ class _Task(Task):
         }
 
 
-def _some(job: Job, part: str, variant: str, seed: int, count: int | None) -> Pictures:
+def _some(job: Job, part: str, variant: str, seed: int, count: int | None) -> ColourImages:
     if job.plan.generated:
-        return datasets.generated_pictures(variant, count=count or 64, seed=seed)
+        return generate_colour_images(variant, count=count or 64, seed=seed)
     found = datasets.cifar10(variant, split=part, seed=seed, folder=job.data, say=job.screen.say)
     return found.first(count or len(found))
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from patchreorder.data import datasets, transforms
 from patchreorder.data.datasets import Digits
+from patchreorder.data.generated import generate_digits
 from patchreorder.engine.distributed import World
 from patchreorder.engine.predict import predict
 from patchreorder.engine.train import Dataset, Training
@@ -87,8 +88,8 @@ def _digits(job: Job) -> tuple[Digits, Digits]:
     plan: Plan = job.plan
     variants, seed = (_view(job), job.column.dataset), job.cell.seed
     if plan.generated:
-        training = datasets.generated(variants[0], count=plan.images or 64, seed=seed + 1)
-        return training, datasets.generated(variants[1], count=plan.tested or 64)
+        training = generate_digits(variants[0], count=plan.images or 64, seed=seed + 1)
+        return training, generate_digits(variants[1], count=plan.tested or 64)
     parts = ("train", "test") if job.cell.split == "test" else ("fit", "validation")
     # What was drawn for training must not come again in the test: the seeds are apart.
     training, test = (
@@ -109,7 +110,7 @@ class _Posed:
 
     def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
         images = self.digits.images[indices].to(torch.get_default_dtype()).div_(255)
-        size = datasets.VARIANTS[self.digits.variant].size
+        size = datasets.MNIST_VARIANTS[self.digits.variant].size
         full = torch.ones(len(indices))
         shift = torch.stack([torch.zeros(len(indices)), full * self.right], dim=1)
         posed = transforms.warp(images, degrees=full * self.degrees, scale=full, shift=shift, size=(size, size))

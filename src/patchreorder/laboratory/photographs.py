@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from patchreorder.data import datasets, photos, series, weights
+from patchreorder.data import datasets, series, weights
+from patchreorder.data.generated import write_photos
 from patchreorder.data.loader import stream
-from patchreorder.data.photos import VIEWS, Photos
+from patchreorder.data.photos import Photos
 from patchreorder.data.shards import Shards
+from patchreorder.data.views import VIEWS
 from patchreorder.engine import checkpoint
 from patchreorder.engine.train import Dataset, Training, model_input
 from patchreorder.files import digest
@@ -66,7 +68,7 @@ class Whole(Task):
     def fetch(self, job: Job) -> None:
         if job.data is None and job.plan.generated and not _folder(job).is_dir():
             for part, images in (("train", 4), ("val", 2)):
-                photos.generated(_folder(job) / part, classes=6, images=images, seed=len(part))
+                write_photos(_folder(job) / part, classes=6, images=images, seed=len(part))
         _tell(job)
 
     def training_set(self, job: Job) -> Dataset:
@@ -248,7 +250,7 @@ def classes(job: Job) -> list[str]:
 def _open(job: Job, part: str, view: str, seed: int, count: int | None, *, tested: bool) -> Photos:
     folder = _folder(job)
     found = _readable(folder, part, job) if job.plan.frozen else _listed(folder, part)
-    found = replace(found.seen(view, seed=seed), workers=job.means.workers)
+    found = replace(found.with_view(view, seed=seed), workers=job.means.workers)
     if job.cell.split == "series":
         held_out = _folds(folder, job) == job.cell.seed % series.FOLDS
         found = found.without((held_out != tested).nonzero()[:, 0].tolist())

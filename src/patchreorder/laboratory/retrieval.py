@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from patchreorder.data import ukbench
+from patchreorder.data.generated import write_ukbench
 from patchreorder.data.ukbench import GROUP, UKBench
 from patchreorder.engine.distributed import World
 from patchreorder.engine.train import model_input
@@ -162,7 +162,7 @@ class Measure:
         if folder is None and job.plan.generated:
             folder = job.out / "generated"
             if job.world.leads and not folder.is_dir():
-                ukbench.generated(folder, groups=2)
+                write_ukbench(folder, groups=2)
             job.world.wait()
         if folder is None:
             wanted = "a folder with UK-Bench's files ukbenchNNNNN.jpg" if job.cell.split == "test" else "class folders"

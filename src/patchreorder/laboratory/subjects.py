@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from patchreorder.data import datasets, photos, transforms
 from patchreorder.data.datasets import CANVAS, Digits
+from patchreorder.data.generated import generate_colour_images
+from patchreorder.data.images import MEAN_COLOUR
 from patchreorder.data.photos import Photos
 from patchreorder.engine.train import Dataset
 from patchreorder.files import digest
@@ -179,7 +181,7 @@ def images(job: Job) -> Dataset:
         return replace(found, chosen=found.chosen[_spread(len(found), plan.images)])
     if plan.of == "cifar10":
         own = (
-            datasets.generated_pictures("cifar10", count=plan.images or 64)
+            generate_colour_images("cifar10", count=plan.images or 64)
             if plan.generated
             else datasets.cifar10("cifar10", split="test", folder=job.data, say=job.screen.say)
         )
@@ -193,7 +195,7 @@ def fill(plan: Plan) -> list[float] | None:
     """What a turn or a shift uncovers."""
     if plan.of == "mnist":
         return None
-    return [value / 255 for value in datasets.MEAN_COLOUR] if plan.of == "cifar10" else list(alexnet.MEAN)
+    return [value / 255 for value in MEAN_COLOUR] if plan.of == "cifar10" else list(alexnet.MEAN)
 
 
 def stages(model: nn.Module) -> dict[str, Stage]:
@@ -274,7 +276,7 @@ class _Plain:
 
     def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
         found = self.digits.images[indices].to(torch.get_default_dtype()).div_(255)
-        size = datasets.VARIANTS[self.digits.variant].size
+        size = datasets.MNIST_VARIANTS[self.digits.variant].size
         if size != found.shape[2]:
             corner = torch.full((len(indices), 2), (CANVAS - found.shape[2]) // 2)
             found = transforms.place(found, corner=corner, size=(size, size))

@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from patchreorder.data.photos import Pose
-from patchreorder.data.poses import AS_IT_IS, posed
+from patchreorder.data.poses import AS_IT_IS, Pose, apply_pose
 from patchreorder.engine.train import Dataset, model_input
 
 from .measure import Measured
@@ -72,7 +71,9 @@ def broken(found: Measured, data: Dataset, count: int, *, fill: Sequence[float] 
             nearest.setdefault(_direction(found.poses[name]), name)
         poses = [(name, int(found.answers_in(name)[index])) for name in list(nearest.values())[:TURNS]]
         image = model_input(data.batch(torch.tensor([index]))[0], torch.device("cpu"))
-        copies = [posed(image, found.poses[name], fill=fill)[0] for name in (AS_IT_IS, *(name for name, _ in poses))]
+        copies = [
+            apply_pose(image, found.poses[name], fill=fill)[0] for name in (AS_IT_IS, *(name for name, _ in poses))
+        ]
         shown.append(
             Broken(
                 image=index,

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from patchreorder.data import datasets, folders
-from patchreorder.data.datasets import Labelled
+from patchreorder.data.datasets import LabelledImages
 from patchreorder.data.folders import Listing
 from patchreorder.data.images import MEAN
 from patchreorder.data.photos import Photos
 
-DIGITS, COLOURED = tuple(datasets.VARIANTS), ("cifar10", "cifar10-r", "cifar10-t")
+DIGITS, COLOURED = tuple(datasets.MNIST_VARIANTS), ("cifar10", "cifar10-r", "cifar10-t")
 SIZE = 224  # pixels a side of pictures from a folder, if nobody says
 _GREY = (0.299, 0.587, 0.114)  # of red, green and blue in brightness
 
@@ -49,7 +49,7 @@ class Gallery:
     """
 
     title: str
-    data: Labelled | Photos | Grey
+    data: LabelledImages | Photos | Grey
     names: Sequence[str]
     classes: list[str]
     fill: tuple[float, ...] | None
@@ -70,7 +70,7 @@ def open_dataset(
     """The test images of a data set, or the first `count` of them."""
     digits = name in DIGITS
     load = datasets.mnist if digits else datasets.cifar10
-    data: Labelled = load(name, split="test", folder=folder, say=say)
+    data: LabelledImages = load(name, split="test", folder=folder, say=say)
     data = data.first(count) if count else data
     classes = [str(label) for label in range(10)]
     return Gallery(name, data, [f"image {index}" for index in range(len(data))], classes, None if digits else MEAN)
@@ -133,6 +133,6 @@ def _listing(root: Path, classes: Sequence[str] | None, labels: bool) -> Listing
     if (root / "val").is_dir() and (root / "train").is_dir():
         classes = folders.class_names(root / "train") if classes is None else classes
         root = root / "val"
-    if labels and folders.class_names(root) and not folders.holds_pictures(root):
+    if labels and folders.class_names(root) and not folders.has_images(root):
         return folders.list_images(root, classes=classes)
     return folders.list_unlabelled(root)

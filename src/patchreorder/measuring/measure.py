@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from patchreorder.data.loader import stream
-from patchreorder.data.photos import UPRIGHT, Pose
-from patchreorder.data.poses import AS_IT_IS, posed
+from patchreorder.data.poses import AS_IT_IS, UPRIGHT, Pose, apply_pose
 from patchreorder.engine.train import Dataset, model_input
 from patchreorder.metrics.consistency import consistency
 from patchreorder.metrics.invariance import Firing, FiringThresholds, Invariance, LocalFiring
@@ -157,10 +156,10 @@ def measure(
     Raises:
         ValueError: there are no images, names or sizes do not fit, or the network gives no logits, or NaN.
 
-    >>> from patchreorder.data.datasets import generated
-    >>> from patchreorder.data.grids import rotations
+    >>> from patchreorder.data.generated import generate_digits
+    >>> from patchreorder.data.poses import rotations
     >>> network = nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 10))
-    >>> found = measure(network, generated("mnist", count=20), grids={"rotate": rotations()})
+    >>> found = measure(network, generate_digits("mnist", count=20), grids={"rotate": rotations()})
     >>> found.agreement("as it is").value, list(found.layers), found.forwards
     (100.0, ['image', '1'], 240)
     """
@@ -196,7 +195,7 @@ def measure(
         for part, images, labels in _batches(data, batch, device):
             original: _Original | None = None
             for name, pose in plan.poses.items():
-                copies = posed(images, pose, fill=fill)
+                copies = apply_pose(images, pose, fill=fill)
                 outputs = watched(model_input(copies, device))
                 if original is None:
                     original = tally.begin(part, images, labels, outputs)

@@ -17,7 +17,7 @@ def create_model(name: str, *, dataset: str | None = None, pretrained: bool = Fa
 
     Args:
         name: one of `MODELS`, of `alexnet.MODELS` or of `cifar.MODELS`.
-        dataset: decides the size of the images: mnist, mnist-r, mnist-t or mnist-rts for the first; imagenet for
+        dataset: decides the size of the images: mnist, mnist-r or mnist-t for the first; imagenet for
             alexnet...; cifar10 for cifar_...; without it mnist-r, imagenet or cifar10.
         pretrained: load the weights that come with the package (`patchreorder.models.shipped`).
         **options: of that network, see `patchreorder.models.mnist`, `alexnet` (such as variant, classes and width) and

@@ -37,7 +37,7 @@ from .spatial_transformer import Localisation, SpatialTransformer
 from .thin_conv import ThinConv2d
 from .turns import TurnClassifier, Wrap
 
-SIZES = {"mnist": 28, "mnist-r": 28, "mnist-t": 42, "mnist-rts": 42, "mnist-c": 42, "mnist-cr": 42}
+SIZES = {"mnist": 28, "mnist-r": 28, "mnist-t": 42, "mnist-c": 42, "mnist-cr": 42}
 SIZES |= {"mnist-r-aug": 28, "mnist-t-aug": 42}
 CLASSES = 10
 SMALLEST = 21  # images: their second convolution still has a place

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from patchreorder.data import transforms
-from patchreorder.data.datasets import VARIANTS
+from patchreorder.data.datasets import MNIST_VARIANTS
 from patchreorder.models import create_model, shipped
 from patchreorder.operator.functional import Settings, patch_reorder
 
@@ -113,7 +113,7 @@ class Networks:
 
 def posed(digit: Digit, poses: Iterable[Pose], dataset: str) -> Tensor:
     """The digit in these poses in the middle of the data set's canvas: (b, 1, size, size) from 0 to 1."""
-    size = VARIANTS[dataset].size
+    size = MNIST_VARIANTS[dataset].size
     turn, down, right = torch.tensor(list(poses), dtype=torch.float32).unbind(1)
     return transforms.warp(
         digit.image().expand(len(turn), -1, -1, -1),

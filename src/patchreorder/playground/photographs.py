@@ -20,9 +20,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from patchreorder.data import photos, sources
+from patchreorder.data import poses, sources
 from patchreorder.data import weights as trained
 from patchreorder.data.images import BadImage, decode
+from patchreorder.data.views import centre_crop
 from patchreorder.operator.functional import Settings
 from patchreorder.search.describe import open_descriptor
 
@@ -148,8 +149,8 @@ class Photographs:
 
 def _cut(image: Image.Image, pose: Pose) -> Tensor:
     """What the network sees, (224, 224, 3), bytes: as in the paper's tests on turned and shifted photographs."""
-    posed = photos.Pose(pose.turn, pose.down / 100, pose.right / 100)
-    return photos.show(image, pose=posed, size=SIZE, short=SCALED)
+    posed = poses.Pose(pose.turn, pose.down / 100, pose.right / 100)
+    return centre_crop(image, pose=posed, size=SIZE, short=SCALED)
 
 
 @torch.inference_mode()

@@ -76,7 +76,7 @@ ROWS = (
         "unroll_sway",
         "unrolled, swayed",
         "swayed by twice as much, with the pool",
-        f"{UNROLLED},jitter=1,zoom={table1.SWAY / 100}",
+        f"{UNROLLED},jitter=1,zoom={table1.AUG_RANGE / 100}",
     ),
     _c4("c4", "C4", "group convolutions of quarter turns, the strongest orientation at every place"),
     _c4("orient", "C4, oriented", "the strongest orientation of all to the front, maps turned back", layer="orient"),

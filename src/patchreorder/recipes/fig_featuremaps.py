@@ -19,8 +19,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from patchreorder.data.photos import UPRIGHT, Pose
-from patchreorder.data.poses import AS_IT_IS, posed
+from patchreorder.data.poses import AS_IT_IS, UPRIGHT, Pose, apply_pose
 from patchreorder.engine.train import Dataset, model_input
 from patchreorder.files import write_whole
 from patchreorder.laboratory import subjects
@@ -113,7 +112,7 @@ def _first(
     """The first image as it is and in the pose, and its maps, both (2, c, h, w)."""
     device = next(model.parameters()).device
     image = model_input(data.batch(torch.tensor([0]))[0], device)
-    both = torch.cat([image, posed(image, pose, fill=fill)])
+    both = torch.cat([image, apply_pose(image, pose, fill=fill)])
     with watch(model, both, [layer]) as watched, torch.inference_mode():
         return both.cpu(), watched(model_input(both, device)).layers[layer].cpu().float()
 

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from patchreorder.data.photos import Pose
-from patchreorder.data.poses import posed
+from patchreorder.data.poses import Pose, apply_pose
 from patchreorder.engine.train import model_input
 from patchreorder.laboratory import subjects
 from patchreorder.laboratory.recipe import Column, Job, Recipe, Row
@@ -112,7 +111,7 @@ def follow(job: Job, model: torch.nn.Module) -> dict[str, Found]:
             as_they_are = watched(images).layers
             show(len(part))
             for shift in shifts:
-                copies = posed(images, Pose(right=shift / width), fill=subjects.fill(job.plan))
+                copies = apply_pose(images, Pose(right=shift / width), fill=subjects.fill(job.plan))
                 outputs = watched(model_input(copies, job.world.device)).layers
                 for name, (module, stride) in ends.items():
                     most = min(reach, outputs[module].shape[3] * stride // 2)  # half of the maps must be in common

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from patchreorder.data.datasets import SWAY
+from patchreorder.data.datasets import AUG_RANGE
 from patchreorder.engine.train import Training
 from patchreorder.laboratory.classification import changed
 from patchreorder.laboratory.digits import CURVES, OneTraining, Plan, measure, parameters
 from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting
 from patchreorder.models.mnist import UNROLLED
 
-STRAIGHT = f"pose:by=shear,jitter=2,tilt={SWAY},zoom={SWAY / 100},size=28"
+STRAIGHT = f"pose:by=shear,jitter=2,tilt={AUG_RANGE},zoom={AUG_RANGE / 100},size=28"
 BENT = STRAIGHT.replace(",size", ",bend=1,size")
-RINGS = f"{UNROLLED},jitter=0.5,zoom={SWAY / 200}"
+RINGS = f"{UNROLLED},jitter=0.5,zoom={AUG_RANGE / 200}"
 ROWS = (
     Row(name="fcn", title="FCN", model="fcn", about="two fully connected hidden layers"),
     Row(name="cnn", title="CNN", model="cnn", about="9x9, pool, 7x7, pool, classifier; 64 filters"),
@@ -91,7 +91,7 @@ ROWS = (
         options={"layer": RINGS},
         columns=("R",),  # about the middle of the image
         about="the image read in rings, convolutions that wrap around, one classifier for all turns; in training off "
-        f"the middle by up to half a pixel and scaled by up to {SWAY // 2} %; ours",
+        f"the middle by up to half a pixel and scaled by up to {AUG_RANGE // 2} %; ours",
     ),
     Row(
         name="unrolled_bent",
@@ -106,7 +106,7 @@ ROWS = (
         title="CNN-Data-Aug",
         model="cnn",
         columns=("T",),  # for rows that sway on T to be compared with
-        about=f"training digits turned by up to {SWAY} degrees more and scaled by up to {SWAY} %; today's choice",
+        about=f"training digits turned by up to {AUG_RANGE} degrees, scaled by up to {AUG_RANGE} %; today's choice",
     ),
     Row(name="cnn_gap", title="CNN, global average", model="cnn_gap", about="average over all places; today's choice"),
     Row(name="cnn_gmp", title="CNN, global max", model="cnn_gmp", about="maximum over all places; today's choice"),
@@ -139,7 +139,7 @@ def _plan(row: str, column: str, **what: Any) -> Plan:
     """CNN-Data-Aug is trained on other digits than those of the column."""
     if row != "cnn_aug":
         return Plan(**what)
-    note = f"trained on digits that are turned by up to {SWAY} degrees and scaled by up to {SWAY} % before"
+    note = f"trained on digits that are turned by up to {AUG_RANGE} degrees and scaled by up to {AUG_RANGE} % before"
     return OneTraining(view=f"mnist-{column.lower()}-aug", **{**what, "note": note})
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from patchreorder.data.folders import ENDINGS
 from patchreorder.data.images import BadImage, decode
-from patchreorder.data.photos import UPRIGHT, Pose, show
+from patchreorder.data.poses import UPRIGHT, Pose
+from patchreorder.data.views import centre_crop
 from patchreorder.engine.train import model_input
 from patchreorder.untrusted import clean
 
@@ -133,7 +134,7 @@ class Reader:
             image = decode(content, name=clean(name))
         except BadImage as error:
             return File(name, stat.st_size, mtime, digest, clean(str(error))), []
-        shown = [show(image, pose=pose, size=SIZE, short=SHORT) for pose in self.poses]
+        shown = [centre_crop(image, pose=pose, size=SIZE, short=SHORT) for pose in self.poses]
         return File(name, stat.st_size, mtime, digest), shown
 
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchreorder.data.loader import ahead
-from patchreorder.data.photos import Pose
+from patchreorder.data.loader import parallel_map
+from patchreorder.data.poses import Pose
 from patchreorder.engine.progress import Screen
 from patchreorder.files import sync_folder, try_lock
 from patchreorder.untrusted import clean
@@ -143,7 +143,7 @@ def update(
         with contextlib.closing(remote) if remote else contextlib.nullcontext():
             same, waiting = _sorted_out(pictures, chunks, old)
             parts = [waiting[begin : begin + batch] for begin in range(0, len(waiting), batch)]
-            batches = ahead(Reader(root), parts, workers=workers)
+            batches = parallel_map(Reader(root), parts, workers=workers)
             others, new = _described(batches, out, model, maker, chunks, _count(screen, "describing", len(waiting)))
             files = sorted([*same, *others])
             manifest, chunks = _arranged(manifest, out, files, chunks, old, screen)
@@ -566,7 +566,7 @@ def ask(
     answers, bad = [], []
     model.eval()
     more = _count(screen, "searching", len(names))
-    for found, images in ahead(Reader(root, tried), parts, workers=workers if len(names) > step else 0):
+    for found, images in parallel_map(Reader(root, tried), parts, workers=workers if len(names) > step else 0):
         vectors = iter(described(model, images).split(len(tried)))
         for file in found:
             if file.reason:

@@ -529,7 +529,7 @@ def test_folders_with_labels_and_without(folder):
 
 def test_folders_that_cannot_be_measured(folder, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"empty holds no picture \(jpg, .*\): name a folder with some"):
+    with pytest.raises(ValueError, match=r"empty holds no image \(jpg, .*\): name a folder with some"):
         gallery.open_folder(tmp_path / "empty")
     with pytest.raises(ValueError, match=r"images \(.*none\) must be a folder of pictures, or one of mnist, "):
         gallery.open_folder(tmp_path / "none")

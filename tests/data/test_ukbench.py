@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from patchreorder.data import ukbench
-from patchreorder.data.photos import BadImage
+from patchreorder.data.generated import write_ukbench
+from patchreorder.data.images import BadImage
 from patchreorder.data.ukbench import UKBench
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return ukbench.generated(tmp_path_factory.mktemp("ukbench"), groups=3)
+    return write_ukbench(tmp_path_factory.mktemp("ukbench"), groups=3)
 
 
 def test_a_group_is_four_numbers_in_a_row(folder):
@@ -53,21 +53,21 @@ def test_a_folder_without_a_group_says_what_is_expected(tmp_path):
     with pytest.raises(ValueError, match=rf"none is no folder; {expected}"):
         UKBench.open(tmp_path / "none")
     with pytest.raises(ValueError, match=r"view \('RT'\) must be one of Ori, R, T, mixed"):
-        UKBench.open(ukbench.generated(tmp_path, groups=1), view="RT")
+        UKBench.open(write_ukbench(tmp_path, groups=1), view="RT")
 
 
 def test_in_a_mixed_group_one_is_rotated_and_one_shifted(folder):
     """The same images as in the other views, in any batch."""
     data = UKBench.open(folder)
     every = torch.arange(12)
-    views = {view: data.seen(view).batch(every)[0] for view in ("Ori", "R", "T", "mixed")}
+    views = {view: data.with_view(view).batch(every)[0] for view in ("Ori", "R", "T", "mixed")}
     wanted = torch.stack([views[("Ori", "R", "T", "Ori")[index % 4]][index] for index in range(12)])
     assert torch.equal(views["mixed"], wanted)
     assert not any(torch.equal(views["Ori"][index], views[view][index]) for view in "RT" for index in range(12))
     some = torch.tensor([9, 2, 0])
-    assert torch.equal(data.seen("mixed").batch(some)[0], wanted[some])
-    assert data.seen("mixed").batch(some)[1].tolist() == [2, 0, 0]
-    assert torch.equal(data.first(2).seen("R").batch(torch.arange(8))[0], views["R"][:8])
+    assert torch.equal(data.with_view("mixed").batch(some)[0], wanted[some])
+    assert data.with_view("mixed").batch(some)[1].tolist() == [2, 0, 0]
+    assert torch.equal(data.first(2).with_view("R").batch(torch.arange(8))[0], views["R"][:8])
     with pytest.raises(ValueError, match=r"groups \(4\) must be from 1 to 3"):
         data.first(4)
 

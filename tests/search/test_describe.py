@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from patchreorder import RankedPool
-from patchreorder.data import ukbench
+from patchreorder.data.generated import write_ukbench
 from patchreorder.data.ukbench import UKBench
 from patchreorder.engine.distributed import World
 from patchreorder.models import alexnet
@@ -220,7 +220,7 @@ def test_real_packages(tmp_path):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return ukbench.generated(tmp_path_factory.mktemp("ukbench"), groups=3)
+    return write_ukbench(tmp_path_factory.mktemp("ukbench"), groups=3)
 
 
 class MeanColours(nn.Module):

@@ -70,7 +70,7 @@ def compare(data: Digits, *, batch: int | None) -> dict[str, Any]:
     """Both rates, over one run of measure()."""
     network = open_network("pr_cnn", dataset="mnist").network
     assert isinstance(network, nn.Module)
-    grids = {"rotate": rotations(), "translate": translations(axes=["x"])}
+    transforms = {"rotate": rotations(), "translate": translations(axes=["x"])}
     turns = Turns(copy.deepcopy(network))
     network.register_forward_pre_hook(lambda model, given: turns.see(given[0]))
     apply_pose, moved = engine.apply_pose, [0]
@@ -84,13 +84,13 @@ def compare(data: Digits, *, batch: int | None) -> dict[str, Any]:
         for _ in range(3):
             turns.model(data.batch(torch.arange(min(250, len(data))))[0])
     begun = turns.since = time.process_time()
-    found = engine.measure(network, data, grids=grids, batch=batch, report=turns.report)
+    found = engine.measure(network, data, transforms=transforms, batch=batch, report=turns.report)
     total = time.process_time() - begun - sum(turns.bare)
     poses = len(found.poses)
     return {
         "images": len(data),
         "transforms": TRANSFORMS,
-        "poses": poses,  # the image as it is belongs to both grids
+        "poses": poses,  # the unposed image belongs to both transforms
         "forwards": found.forwards,
         "layers": list(found.layers),
         "measure": found.forwards / total,

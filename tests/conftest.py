@@ -1,7 +1,10 @@
 """Fixtures of all tests."""
 
+import sys
+
 import pytest
 import torch
+from PIL import Image
 
 from patchreorder.operator import native
 from tests.forms import BUILDS, RUNNABLE
@@ -36,3 +39,38 @@ def use_form(monkeypatch):
 def form(request, use_form):
     use_form(request.param)
     return request.param
+
+
+NETWORKS = """
+from torch import nn
+def build():
+    return nn.Sequential(nn.Conv2d(3, 4, 5, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 10 * 10, 2))
+def grey():
+    return nn.Sequential(nn.Conv2d(1, 4, 5, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 10 * 10, 2))
+text = lambda: "no network"
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """The name of a Python module in the current folder, which builds networks for images of 32x32."""
+    (tmp_path / "mine_to_measure.py").write_text(NETWORKS)
+    monkeypatch.chdir(tmp_path)
+    yield "mine_to_measure"
+    sys.modules.pop("mine_to_measure", None)
+
+
+@pytest.fixture
+def class_folders(tmp_path):
+    """Two classes of six images, a coloured square on grey; names of classes and files hold HTML."""
+    for number in range(6):
+        for name, colour in (
+            (f"<b>cat/<script>alert({number})<script>.png", (200, 20 * number, 30)),
+            (f"dog & co/{number}.png", (20, 40, 40 * number)),
+        ):
+            image = Image.new("RGB", (40, 32), (90, 90, 90))
+            image.paste(colour, (12, 10, 24, 22))
+            file = tmp_path / "images" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            image.save(file)
+    return tmp_path / "images"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from patchreorder import recipes
-from patchreorder.measuring.gallery import is_dataset
+from patchreorder.measuring.image_set import is_dataset
 from patchreorder.models import FAMILIES
 from patchreorder.report import markdown
 from patchreorder.report.folder import load

@@ -20,7 +20,7 @@ COMMANDS = {
     "run": "Train and measure the cells of a table; a finished cell is never trained again.",
     "fit": "Train a classifier on folders of photographs, and compare it with the same network without reordering.",
     "predict": "Name what is on images, with a classifier that `patchreorder fit` made.",
-    "measure": "Say how invariant a network is to turns and shifts, layer by layer: tables, numbers, a page.",
+    "measure": "Measure how invariant a network is to rotations and shifts, layer by layer: tables, numbers, a page.",
     "report": "Print the tables of a folder of results and write them, with curves and mistakes, as one HTML page.",
     "shard": "Check the pictures of class folders and write them into shards, which are read faster than many files.",
     "index": "Make an index of the pictures in a folder, or bring it up to date; `search` and `duplicates` ask it.",

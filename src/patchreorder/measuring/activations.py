@@ -1,11 +1,12 @@
-"""What the layers of a network say on the way to its answer, by name, in one forward pass."""
+"""Activations of a network's layers by name, recorded in one forward pass."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,143 +14,157 @@ from torch import Tensor, nn
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.layers.registry import FAMILY
 
-LAYERS = 12  # that are watched if none are named; reordering layers and what they are given may add to it
-BEFORE = "before "  # and the name of a reordering layer: what that layer is given
-# Layers whose output holds the same values as their input, in tests.
+MAX_LAYERS = 12  # recorded by default; reordering layers and their inputs come on top
+BEFORE = "before "  # followed by the name of a reordering layer: the input of that layer
+# In eval mode the output of these layers holds the same values as their input.
 _SAME = (nn.Flatten, nn.Unflatten, nn.Identity, nn.modules.dropout._DropoutNd)
 
 
-class Outputs(NamedTuple):
-    """What a network says of a batch."""
+class Activations(NamedTuple):
+    """A network's output for a batch of images, with the activations of its recorded layers."""
 
     logits: Tensor  # (b, classes)
-    layers: dict[str, Tensor]  # of the layers that are watched, (b, ...)
-    given: dict[str, Tensor]  # to each `PatchReorder`, (b, c, h, w)
+    layers: dict[str, Tensor]  # (b, ...)
+    reorder_inputs: dict[str, Tensor]  # of every `PatchReorder`, (b, c, h, w)
 
 
-class Watched(Protocol):
-    """A network whose layers are watched, in the order in which they answer."""
+@dataclass(frozen=True)
+class Recorder:
+    """Runs a network and returns its `Activations`.
+
+    Args:
+        layers: names of the recorded layers, in the order in which the network calls them.
+        reorders: the network's `PatchReorder` layers by name.
+        run: computes the activations of a batch of images.
+    """
 
     layers: Sequence[str]
     reorders: Mapping[str, PatchReorder]
+    run: Callable[[Tensor], Activations]
 
-    def __call__(self, images: Tensor) -> Outputs: ...
+    def __call__(self, images: Tensor) -> Activations:
+        return self.run(images)
 
 
-class Call(NamedTuple):
-    """The last call of a layer: its name, whether its output is maps or features, and whether it was overwritten."""
+class LayerCall(NamedTuple):
+    """The last call of a layer in a forward pass."""
 
     name: str
     layer: nn.Module
-    whole: bool  # a floating-point tensor with a row for each image
-    overwritten: bool
+    per_image: bool  # the output is a floating-point tensor with one row per image
+    overwritten: bool  # a later layer changes the output in place
     shape: Sequence[int]
 
 
-class WatchedModule:
-    """An nn.Module with hooks; `watch` makes one and takes the hooks off again."""
-
-    def __init__(self, model: nn.Module, layers: Sequence[str], reorders: Mapping[str, PatchReorder]) -> None:
-        self.model, self.layers, self.reorders = model, layers, reorders
-        self.outputs: dict[str, Tensor] = {}
-        self.given: dict[str, Tensor] = {}
-
-    def __call__(self, images: Tensor) -> Outputs:
-        self.outputs, self.given = {}, {}
-        logits = self.model(images)
-        return Outputs(logits, self.outputs, self.given)
-
-
 @contextmanager
-def watch(model: nn.Module, images: Tensor, layers: Sequence[str] | None = None) -> Iterator[WatchedModule]:
-    """The model, in the mode for tests, with hooks on its layers; both are as before afterwards.
+def record_activations(model: nn.Module, images: Tensor, layers: Sequence[str] | None = None) -> Iterator[Recorder]:
+    """Put the model in eval mode and hook its layers; on exit, hooks are removed and modes restored.
 
-    A layer that is called several times, as a shared ReLU, is watched at its last call. The output of a layer that the
-    next one overwrites (an in-place ReLU) is copied before; where nothing is overwritten nothing is copied.
+    A layer that is called several times, such as a shared ReLU, is recorded at its last call. The output of a layer is
+    copied only if a later layer overwrites it, as an in-place ReLU does.
 
     Args:
-        model: takes images and gives logits.
-        images: a few, (b, ...), to see which layers answer, and when.
-        layers: names as of `named_modules`, or "before NAME" for what a reordering layer is given; None for those of
-            `usual_layers`.
+        model: maps images to logits.
+        images: a few, (b, ...), for a first pass that finds the order of the layers.
+        layers: names as in `named_modules`, or "before NAME" for the input of a reordering layer; None for
+            `default_layers`.
 
     Raises:
-        ValueError: a layer is unknown, was not called, or gives something else than a tensor with a row for each image;
-            or the model cannot take the images, or gives something else than logits.
+        ValueError: a layer is unknown, is not called, or does not return a tensor with one row per image; or the model
+            rejects the images, or returns something other than logits.
     """
     modes = {module: module.training for module in model.modules()}
     model.eval()
-    hooks: list[Any] = []
+    handles: list[Any] = []
+    outputs: dict[str, Tensor] = {}
+    inputs: dict[str, Tensor] = {}
+
+    def save_output(name: str, *, copy: bool) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
+            outputs[name] = output.clone() if copy else output
+
+        return hook
+
+    def save_input(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+            inputs[name] = args[0]
+
+        return hook
+
+    def run(images: Tensor) -> Activations:
+        logits = model(images)
+        found = {name: outputs[name] if name in outputs else inputs[name.removeprefix(BEFORE)] for name in chosen}
+        reordered = {name: inputs[name] for name in reorders}
+        outputs.clear()
+        inputs.clear()
+        return Activations(logits, found, reordered)
+
     try:
         calls = _calls(model, images)
-        chosen = usual_layers(list(calls.values())) if layers is None else _asked(model, calls, layers)
+        chosen = default_layers(list(calls.values())) if layers is None else _check_names(model, calls, layers)
         reorders = {call.name: call.layer for call in calls.values() if isinstance(call.layer, PatchReorder)}
-        watched = WatchedModule(model, chosen, reorders)
-        for name in chosen:
-            if name not in calls:
-                continue  # "before NAME", which the layer's own hook keeps
-            hook = _keeper(watched, name, copy=calls[name].overwritten)
-            hooks.append(calls[name].layer.register_forward_hook(hook))
-        for call in calls.values():
-            if isinstance(call.layer, FAMILY):
-                hooks.append(call.layer.register_forward_pre_hook(_taker(watched, call.name)))
-        yield watched
+        for name, layer, _, overwritten, _ in calls.values():
+            if name in chosen:
+                handles.append(layer.register_forward_hook(save_output(name, copy=overwritten)))
+            if isinstance(layer, FAMILY):
+                handles.append(layer.register_forward_pre_hook(save_input(name)))
+        yield Recorder(chosen, reorders, run)
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in handles:
+            handle.remove()
         for module, mode in modes.items():
             module.training = mode
 
 
-def usual_layers(calls: Sequence[Call]) -> list[str]:
-    """The layers that are measured if none are named.
+def default_layers(calls: Sequence[LayerCall]) -> list[str]:
+    """The layers to record by default.
 
-    Of every layer with weights what leaves it, behind its normalisation, ReLU and pool: the last output before the
-    next layer with weights; of these at most `LAYERS`, evenly spread from the first to the last. Then every reordering
-    layer, and what it is given. Side branches (see `on_the_way`) are left out.
+    For every layer with weights, the last output before the next layer with weights: after its normalisation, ReLU and
+    pooling. At most `MAX_LAYERS` of these, evenly spaced from the first to the last. Then every reordering layer and
+    its input. Side branches (see `on_main_path`) are left out.
     """
     ends: list[str] = []
     begun = ended = False
-    single = [call for call in calls if call.whole and not any(call.layer.children())]
-    for call, main in zip(single, on_the_way([call.shape for call in single]), strict=True):
+    leaves = [call for call in calls if call.per_image and not any(call.layer.children())]
+    for call, main in zip(leaves, on_main_path([call.shape for call in leaves]), strict=True):
         if isinstance(call.layer, _SAME) or not main:
             continue
-        weighs = any(weight.dim() > 1 for weight in call.layer.parameters(recurse=False))
-        begun = begun or weighs
-        if not weighs and ended:
+        has_weights = any(weight.dim() > 1 for weight in call.layer.parameters(recurse=False))
+        begun = begun or has_weights
+        if not has_weights and ended:
             ends.pop()
         ended = begun and not call.overwritten
         if ended:
             ends.append(call.name)
-    chosen = set(spread(ends))
+    chosen = set(evenly_spaced(ends))
     for call in calls:
         if isinstance(call.layer, FAMILY):
             chosen |= {call.name, BEFORE + call.name}
-    return _ordered(calls, chosen)
+    return _in_call_order(calls, chosen)
 
 
-def on_the_way(shapes: Sequence[Sequence[int]]) -> list[bool]:
-    """Whether each of these outputs, (b, ...), in their order, is none of a side branch.
+def on_main_path(shapes: Sequence[Sequence[int]]) -> list[bool]:
+    """For outputs of these shapes, (b, ...), in call order: whether each is on the path from image to logits.
 
-    One without places that comes before one with places tells how to treat maps and is not made of them, as a gate of
-    squeeze-and-excitation or the angles of a spatial transformer.
+    An output without spatial extent that precedes one with spatial extent belongs to a side branch, such as the gate
+    of squeeze-and-excitation or the angles of a spatial transformer.
 
-    >>> on_the_way([(1, 8, 5, 5), (1, 8, 1, 1), (1, 8, 5, 5), (1, 8, 1, 1), (1, 10)])
+    >>> on_main_path([(1, 8, 5, 5), (1, 8, 1, 1), (1, 8, 5, 5), (1, 8, 1, 1), (1, 10)])
     [True, False, True, True, True]
     """
-    places = [len(shape) > 2 and math.prod(shape[2:]) > 1 for shape in shapes]
-    last = max((i for i, found in enumerate(places) if found), default=-1)
-    return [found or i > last for i, found in enumerate(places)]
+    spatial = [len(shape) > 2 and math.prod(shape[2:]) > 1 for shape in shapes]
+    last = max((i for i, found in enumerate(spatial) if found), default=-1)
+    return [found or i > last for i, found in enumerate(spatial)]
 
 
-def spread(names: Sequence[str]) -> list[str]:
-    """At most `LAYERS` of these, evenly from the first to the last."""
-    count = min(LAYERS, len(names))
+def evenly_spaced(names: Sequence[str]) -> list[str]:
+    """At most `MAX_LAYERS` of the names, evenly spaced from the first to the last."""
+    count = min(MAX_LAYERS, len(names))
     return [names[round(i * (len(names) - 1) / max(1, count - 1))] for i in range(count)]
 
 
 def check_logits(logits: Any, images: Tensor) -> None:
-    """Raise a ValueError where a network's output is not (b, classes) numbers."""
+    """Raise ValueError unless a network's output is a floating-point tensor (b, classes)."""
     if isinstance(logits, Tensor) and logits.is_floating_point() and logits.dim() == 2 and len(logits) == len(images):
         return
     shown = f"{tuple(logits.shape)} {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
@@ -159,20 +174,20 @@ def check_logits(logits: Any, images: Tensor) -> None:
     )
 
 
-def _calls(model: nn.Module, images: Tensor) -> dict[str, Call]:
-    """The last calls of all layers without layers inside, in their order, from one forward pass."""
+def _calls(model: nn.Module, images: Tensor) -> dict[str, LayerCall]:
+    """The last call of every layer, in call order, from one forward pass."""
     found: dict[str, tuple[nn.Module, Any, int]] = {}
 
     def note(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, given: Any, output: Any) -> None:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
             found.pop(name, None)
             found[name] = module, output, output._version if isinstance(output, Tensor) else 0
 
         return hook
 
-    hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
+    handles = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
     try:
-        with torch.no_grad():  # not in inference mode: what is made there does not count how often it is written to
+        with torch.no_grad():  # not inference mode, whose tensors have no version counter
             logits = model(images)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
@@ -180,50 +195,33 @@ def _calls(model: nn.Module, images: Tensor) -> dict[str, Call]:
             f"{' '.join(str(error).split())[:240]}: give images of the size and channels it was made for"
         ) from error
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in handles:
+            handle.remove()
     check_logits(logits, images)
     calls = {}
     for name, (module, output, version) in found.items():
-        whole = isinstance(output, Tensor) and output.is_floating_point() and output.dim() > 1
-        whole = whole and len(output) == len(images) and math.prod(output.shape) > 0
+        per_image = isinstance(output, Tensor) and output.is_floating_point() and output.dim() > 1
+        per_image = per_image and len(output) == len(images) and math.prod(output.shape) > 0
         overwritten = isinstance(output, Tensor) and output._version != version
-        calls[name] = Call(name, module, whole, overwritten, output.shape if whole else ())
+        calls[name] = LayerCall(name, module, per_image, overwritten, output.shape if per_image else ())
     return calls
 
 
-def _asked(model: nn.Module, calls: Mapping[str, Call], layers: Sequence[str]) -> list[str]:
+def _check_names(model: nn.Module, calls: Mapping[str, LayerCall], layers: Sequence[str]) -> list[str]:
     for name in layers:
         own = name.removeprefix(BEFORE)
         call = calls.get(own)
         if call is None:
             known = own and own in dict(model.named_modules())
-            why = "is not called for the answer" if known else "is none of the network's"
-            raise ValueError(f"layer ({name!r}) {why}: choose of {', '.join(calls) or 'none'}")
+            why = "is not called in the forward pass" if known else "is not a layer of the network"
+            raise ValueError(f"layer ({name!r}) {why}: choose from {', '.join(calls) or 'none'}")
         if own != name and not isinstance(call.layer, FAMILY):
-            raise ValueError(f"layer ({name!r}): only what a reordering layer is given can be measured, {own} is none")
-        if not call.whole:
-            raise ValueError(f"layer ({name!r}) gives no tensor with a row for each image: choose another one")
-    return _ordered(list(calls.values()), set(layers))
+            raise ValueError(f"layer ({name!r}): {BEFORE!r} is for reordering layers, {own} is not one")
+        if not call.per_image:
+            raise ValueError(f"layer ({name!r}) does not return a tensor with one row per image: choose another one")
+    return _in_call_order(list(calls.values()), set(layers))
 
 
-def _ordered(calls: Sequence[Call], chosen: set[str]) -> list[str]:
+def _in_call_order(calls: Sequence[LayerCall], chosen: set[str]) -> list[str]:
     names = [name for call in calls for name in (BEFORE + call.name, call.name)]
     return [name for name in names if name in chosen]
-
-
-def _keeper(watched: WatchedModule, name: str, *, copy: bool) -> Callable[..., None]:
-    def keep(module: nn.Module, given: Any, output: Tensor) -> None:
-        watched.outputs[name] = output.clone() if copy else output
-
-    return keep
-
-
-def _taker(watched: WatchedModule, name: str) -> Callable[..., None]:
-    def take(module: nn.Module, given: tuple[Any, ...]) -> None:
-        if name in watched.reorders:
-            watched.given[name] = given[0]
-        if BEFORE + name in watched.layers:
-            watched.outputs[BEFORE + name] = given[0]
-
-    return take

@@ -1,9 +1,10 @@
-"""Classifiers by name, to be measured: ours, anybody's module, a package's, an ONNX file's."""
+"""Classifiers opened by name: of this package, a Python function, torchvision, timm, or an ONNX file."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ from patchreorder.models.saved import load_classifier
 from patchreorder.surgery.insertion import insert_after
 
 from .onnx_network import OnnxNetwork
-from .packages import PACKAGES, load_weights, of_package
+from .packages import PACKAGES, load_network, load_weights
 
-CROP = 256 / 224  # short side of a scaled photograph over the side of its crop, as ImageNet's classifiers are tested
+CROP = 256 / 224  # short side of the scaled photograph over the side of its crop, as usual for ImageNet classifiers
 FORMS = (
     "a network of ours (such as pr_cnn), a file that `patchreorder fit` made, MODULE:FUNCTION that builds an "
     "nn.Module, torchvision:NAME, timm:NAME, or an .onnx file"
@@ -28,17 +29,17 @@ FORMS = (
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedNetwork:
     """A classifier, and the images that it takes.
 
     Args:
-        name: as it was asked for.
-        network: gives logits for images in [0, 1].
+        name: as requested.
+        network: maps images in [0, 1] to logits.
         channels: of the images.
-        side: pixels of them, None where the network does not say.
-        crop: short side of a scaled picture over the side of the crop that is shown; 1 shows all of a square one.
-        weights: where its weights are from, in words.
-        classes: names of its answers, None where it does not say.
+        side: pixels of the images, None if the network does not say.
+        crop: short side of the scaled photograph over the side of its crop.
+        weights: where the weights come from.
+        classes: names of the outputs, None if unknown.
     """
 
     name: str
@@ -51,9 +52,15 @@ class Opened:
 
     @property
     def reorders(self) -> bool:
-        """Whether it has reordering layers; in an ONNX file they cannot be told from others."""
-        found = self.network.modules() if isinstance(self.network, nn.Module) else ()
-        return any(isinstance(layer, PatchReorder) for layer in found)
+        """Whether it has a `PatchReorder` layer; always False for ONNX files, whose graph does not say."""
+        layers = self.network.modules() if isinstance(self.network, nn.Module) else ()
+        return any(isinstance(layer, PatchReorder) for layer in layers)
+
+    @property
+    def input(self) -> str:
+        """The images that it takes, in words."""
+        kind = "grey images" if self.channels == 1 else "colour images"
+        return f"{kind} of {self.side}x{self.side}" if self.side else kind
 
 
 def open_network(
@@ -63,81 +70,100 @@ def open_network(
     weights: Path | None = None,
     layer: str | None = None,
     place: str | None = None,
-) -> Opened:
-    """A classifier by name, ready to answer.
+) -> OpenedNetwork:
+    """A classifier by name, in eval mode.
 
     Args:
-        name: one of `FORMS`. A module is looked for in the current folder too; its function takes no argument.
-        dataset: the images that it is for, such as mnist-t: which of our networks and weights fit them.
-        weights: file with its weights (.safetensors, .pt, .pth), read without running code. Without it ours have the
-            shipped ones, a package's those that the package fetches, a module's what its function gives them.
-        layer: of the family by name, such as ranked:quantiles=16. Ours are made with it, and need weights that were
-            trained with it; into others it is put after the module `place`, and what follows must take what it leaves.
-        place: where; of ours a place as in `create_model`, of others a name as of `named_modules`.
+        name: one of `FORMS`. A module may be in the current folder; its function takes no argument.
+        dataset: the images to measure on, such as mnist-t; selects the network and weights of ours that fit them.
+        weights: file with weights (.safetensors, .pt, .pth), read without running code. By default ours have the
+            shipped weights, a package's network those that the package downloads, a function's those that it sets.
+        layer: a reordering layer by name, such as ranked:quantiles=16. A network of ours is created with it and needs
+            weights that were trained with it; into other networks it is inserted after the module `place`.
+        place: for ours a place as in `create_model`, for others a name as in `named_modules`.
 
     Raises:
         ValueError: the name or the weights do not fit.
         ImportError: the module or package is missing.
-        OSError: a file cannot be opened, or weights cannot be fetched.
+        OSError: a file cannot be opened, or weights cannot be downloaded.
     """
     package, colon, rest = name.partition(":")
-    asked = {what: value for what, value in (("layer", layer), ("place", place)) if value is not None}
-    if asked and name.endswith((".onnx", ".safetensors")):
-        raise ValueError(
-            f"{', '.join(asked)} ({', '.join(asked.values())}): {name} holds a whole network, nothing is put into it"
-        )
-    if name.endswith(".onnx"):
+    options = {what: value for what, value in (("layer", layer), ("place", place)) if value is not None}
+    if name.endswith((".onnx", ".safetensors")):
+        if options:
+            raise ValueError(
+                f"{', '.join(options)} ({', '.join(options.values())}): {name} holds a whole network, no layer can be "
+                "inserted"
+            )
         if weights is not None:
-            raise ValueError(f"weights ({weights}) cannot be put into an ONNX file ({name}): it holds its own")
-        return _of_file(name)
+            raise ValueError(f"weights ({weights}) cannot be loaded into {name}, which holds its own: leave them out")
+        return _open_onnx(name) if name.endswith(".onnx") else _open_fitted(name)
     if any(name in family.MODELS for family in FAMILIES.values()):
-        return _called(_ours(name, dataset, weights, asked), asked)
-    if len(asked) == 1:
-        raise ValueError(f"layer ({layer}) and place ({place}): to put a layer into {name} both are needed")
-    if colon and package in PACKAGES:
-        return _called(_with(_packaged(package, rest, weights), layer, place), asked)
-    if name.endswith(".safetensors"):
-        if weights is not None:
-            raise ValueError(f"weights ({weights}) are for networks without any: {name} holds its own")
-        model, classes = load_classifier(name)
-        return Opened(name, ready(model), 3, 224, CROP, "of the file", classes)
-    if colon and all(part.isidentifier() for part in (*package.split("."), *rest.split("."))):
-        return _called(_with(_of_module(package, rest, weights), layer, place), asked)
-    names = ", ".join(known for family in FAMILIES.values() for known in family.MODELS)
-    raise ValueError(f"model ({name!r}) must be {FORMS}; ours are {names}")
-
-
-def _called(one: Opened, asked: dict[str, str]) -> Opened:
-    """Named with what was put into it."""
-    return replace(one, name=f"{one.name} ({' at '.join(asked.values())})") if asked else one
-
-
-def _with(one: Opened, layer: str | None, place: str | None) -> Opened:
-    """With a layer after a module, if one is asked for."""
-    if layer is None or place is None:
-        return one
-    assert isinstance(one.network, nn.Module)
-    try:
-        return replace(one, network=ready(insert_after(one.network, place, layer)))
-    except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(f"layer ({layer}) cannot be put after {place} of {one.name}: {error}") from None
-
-
-def _ours(name: str, dataset: str | None, weights: Path | None, asked: dict[str, str]) -> Opened:
-    usual, family = next((usual, family) for usual, family in FAMILIES.items() if name in family.MODELS)
-    if family is mnist:
-        # Digits as they are have no weights of their own: those for turned ones take images of their size.
-        made_for = dataset if dataset in mnist.SIZES and dataset != "mnist" else usual
-        size = mnist.SIZES[made_for]
+        opened = _open_ours(name, dataset, weights, options)
     else:
-        made_for, size = usual, cifar.SIZE if family is cifar else 224
-    options: dict[str, Any] = dict(asked)
-    model = create_model(name, dataset=made_for, **options)
-    if asked and weights is None:
+        if len(options) == 1:
+            raise ValueError(f"layer ({layer}) and place ({place}): to insert a layer into {name} both are needed")
+        if colon and package in PACKAGES:
+            opened = _open_package(package, rest, weights)
+        elif colon and all(part.isidentifier() for part in (*package.split("."), *rest.split("."))):
+            opened = _open_function(package, rest, weights)
+        else:
+            names = ", ".join(known for family in FAMILIES.values() for known in family.MODELS)
+            raise ValueError(f"model ({name!r}) must be {FORMS}; ours are {names}")
+        if layer is not None and place is not None:
+            opened = _insert(opened, layer, place)
+    return replace(opened, name=f"{opened.name} ({' at '.join(options.values())})") if options else opened
+
+
+def distinct_names(opened: Sequence[OpenedNetwork]) -> list[OpenedNetwork]:
+    """The networks, renamed by their weights if they share a name."""
+    if len({network.name for network in opened}) == len(opened):
+        return list(opened)
+    return [
+        replace(network, name=f"{network.name} ({network.weights}{', second' * number})")
+        for number, network in enumerate(opened)
+    ]
+
+
+def common_side(opened: Sequence[OpenedNetwork]) -> int | None:
+    """Pixels a side of the images that all networks take, None if none of them says.
+
+    Raises:
+        ValueError: the networks take different images.
+    """
+    first = opened[0]
+    side = first.side
+    for other in opened[1:]:
+        if other.channels != first.channels or (side and other.side and side != other.side):
+            raise ValueError(
+                f"compare ({other.name}) takes {other.input}, {first.name} {first.input}: they cannot be measured on "
+                "the same images"
+            )
+        side = side or other.side
+    return side
+
+
+def _insert(opened: OpenedNetwork, layer: str, place: str) -> OpenedNetwork:
+    assert isinstance(opened.network, nn.Module)
+    try:
+        return replace(opened, network=ready(insert_after(opened.network, place, layer)))
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(f"layer ({layer}) cannot be inserted after {place} of {opened.name}: {error}") from None
+
+
+def _open_ours(name: str, dataset: str | None, weights: Path | None, options: dict[str, str]) -> OpenedNetwork:
+    if options and weights is None:
         raise ValueError(
-            f"{', '.join(asked)} ({', '.join(asked.values())}) of {name} needs --weights FILE, trained with it: the "
-            "shipped ones are of the network as it is"
+            f"{', '.join(options)} ({', '.join(options.values())}) of {name} needs --weights FILE, trained with it: "
+            "the shipped weights are for the network without it"
         )
+    made_for, family = next((usual, family) for usual, family in FAMILIES.items() if name in family.MODELS)
+    crop = CROP if made_for == "imagenet" else 1.0
+    if family is mnist and dataset in mnist.SIZES and dataset != "mnist":  # plain digits have no weights of their own
+        made_for = dataset
+    size = mnist.SIZES[made_for] if family is mnist else cifar.SIZE if family is cifar else 224
+    keywords: dict[str, Any] = dict(options)
+    model = create_model(name, dataset=made_for, **keywords)
     if weights is not None:
         load_weights(model, weights, f"{name} for {made_for}")
     else:
@@ -145,37 +171,38 @@ def _ours(name: str, dataset: str | None, weights: Path | None, asked: dict[str,
             shipped.load(model, name, made_for)
         except ValueError as error:
             raise ValueError(f"{error}: give --weights FILE, or choose one of these") from None
-    said = f"trained on {made_for}" if weights is None else weights.name
-    return Opened(name, ready(model), 1 if family is mnist else 3, size, CROP if usual == "imagenet" else 1.0, said)
+    origin = f"trained on {made_for}" if weights is None else weights.name
+    return OpenedNetwork(name, ready(model), 1 if family is mnist else 3, size, crop, origin)
 
 
-def _packaged(package: str, name: str, weights: Path | None) -> Opened:
-    model, mean, std, size = of_package(package, name, weights)
-    # By a hook and not by a layer before it, so that the names of its layers stay those of the package.
-    model.register_forward_pre_hook(_Normalised(Normalise(mean, std)))
-    said = f"of {package}" if weights is None else weights.name
-    return Opened(f"{package}:{name}", ready(model), 3, size, CROP, said)
+def _open_fitted(name: str) -> OpenedNetwork:
+    model, classes = load_classifier(name)
+    return OpenedNetwork(name, ready(model), 3, 224, CROP, "of the file", classes)
 
 
-class _Normalised:
-    def __init__(self, normalise: nn.Module) -> None:
-        self.normalise = normalise
+def _open_package(package: str, name: str, weights: Path | None) -> OpenedNetwork:
+    model, mean, std, size = load_network(package, name, weights)
+    normalise = Normalise(mean, std)
 
-    def __call__(self, model: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (self.normalise.to(given[0].device)(given[0]), *given[1:])
+    def hook(model: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (normalise.to(args[0].device)(args[0]), *args[1:])
+
+    model.register_forward_pre_hook(hook)  # a layer in front would change the names of the package's layers
+    origin = f"of {package}" if weights is None else weights.name
+    return OpenedNetwork(f"{package}:{name}", ready(model), 3, size, CROP, origin)
 
 
-def _of_file(name: str) -> Opened:
+def _open_onnx(name: str) -> OpenedNetwork:
     network = OnnxNetwork(Path(name))
     _, channels, height, width = network.shape
     if height != width:
-        raise ValueError(f"{name} takes images of {height}x{width}: only square ones can be turned about their centre")
-    return Opened(name, network, channels or 3, height or None, 1.0, "of the file")
+        raise ValueError(f"{name} takes images of {height}x{width}: only square images can be measured")
+    return OpenedNetwork(name, network, channels or 3, height or None, 1.0, "of the file")
 
 
-def _of_module(module: str, function: str, weights: Path | None) -> Opened:
+def _open_function(module: str, function: str, weights: Path | None) -> OpenedNetwork:
     name = f"{module}:{function}"
-    build: Any = _imported(module)
+    build: Any = _import_module(module)
     try:
         for part in function.split("."):
             build = getattr(build, part)
@@ -187,16 +214,16 @@ def _of_module(module: str, function: str, weights: Path | None) -> Opened:
     if weights is not None:
         load_weights(model, weights, name)
     first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d)), None)
-    said = "as the function gives them" if weights is None else weights.name
-    return Opened(name, ready(model), first.in_channels if first else 3, None, 1.0, said)
+    origin = "set by the function" if weights is None else weights.name
+    return OpenedNetwork(name, ready(model), first.in_channels if first else 3, None, 1.0, origin)
 
 
-def _imported(module: str) -> Any:
+def _import_module(module: str) -> Any:
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ImportError(f"model: there is no module {error.name!r} here or among those that are installed") from None
+        raise ImportError(f"model: module {error.name!r} is neither in this folder nor installed") from None
     finally:
         sys.path.remove(here)

@@ -1,4 +1,4 @@
-"""Networks of torchvision and timm by name, where these are installed; the core never imports them."""
+"""Networks of torchvision and timm by name, if the package is installed; the core never imports them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import nn
 from patchreorder.data.weights import read_weights
 from patchreorder.models.alexnet import MEAN, STD
 
-PACKAGES = ("timm", "torchvision")  # whose networks can be asked for
-SIZE = 224  # pixels a side, where a package does not say
+PACKAGES = ("timm", "torchvision")
+SIZE = 224  # pixels a side, if the package does not say
 
 
-class Packaged(NamedTuple):
-    """A classifier, and the preprocessing that it was trained with, but for the crop."""
+class PackageNetwork(NamedTuple):
+    """A classifier with the normalisation and image size that it was trained with."""
 
     model: nn.Module
     mean: tuple[float, float, float]
@@ -25,15 +25,15 @@ class Packaged(NamedTuple):
     size: int
 
 
-def of_package(package: str, name: str, weights: Path | None) -> Packaged:
-    """A classifier of timm or torchvision, with its own trained weights, or with those of a file.
+def load_network(package: str, name: str, weights: Path | None) -> PackageNetwork:
+    """A classifier of timm or torchvision, with the package's trained weights or with those of a file.
 
     Raises:
-        ValueError: the package has none of that name, or the weights do not fit.
+        ValueError: the package has no network of that name, or the weights do not fit.
         ImportError: the package is not installed, or does not work with this torch.
-        OSError: the weights cannot be opened or fetched.
+        OSError: the weights cannot be opened or downloaded.
     """
-    module = _imported(package)
+    module = _import_package(package)
     mean, std, size = MEAN, STD, SIZE
     try:
         if package == "timm":
@@ -43,28 +43,28 @@ def of_package(package: str, name: str, weights: Path | None) -> Packaged:
         else:
             model = module.models.get_model(name, weights="DEFAULT" if weights is None else None)
     except (RuntimeError, KeyError) as error:
-        raise ValueError(f"model ({package}:{name}) is none that {package} can make: {error}") from None
+        raise ValueError(f"model ({package}:{name}) cannot be created by {package}: {error}") from None
     except OSError as error:
         raise OSError(
-            f"the weights of {package}:{name} cannot be fetched: give a file with --weights ({error})"
+            f"the weights of {package}:{name} cannot be downloaded: give a file with --weights ({error})"
         ) from None
     if weights is not None:
         load_weights(model, weights, f"{package}:{name}")
-    return Packaged(model, mean, std, size)
+    return PackageNetwork(model, mean, std, size)
 
 
 def load_weights(model: nn.Module, file: Path, name: str) -> None:
-    """Put the weights of a file into a model; a ValueError says what does not fit."""
+    """Load the weights of a file into a model; raises ValueError if they do not fit."""
     try:
         model.load_state_dict(read_weights(file))
     except RuntimeError as error:
         raise ValueError(f"{file} does not fit {name}: {' '.join(str(error).split())[:240]}") from None
 
 
-def _imported(package: str) -> ModuleType | Any:
+def _import_package(package: str) -> ModuleType | Any:
     try:
         return importlib.import_module(package)
-    except (ImportError, RuntimeError) as error:  # built for another torch, it may raise either
+    except (ImportError, RuntimeError) as error:  # a package built for another torch raises either
         raise ImportError(
             f"networks of {package} need it, working with this torch ({error}): pip install 'patchreorder[vision]'"
         ) from None

@@ -27,7 +27,7 @@ from patchreorder.laboratory.recipe import Column, Job, Recipe, Row
 from patchreorder.laboratory.rows import Result
 from patchreorder.laboratory.subjects import clock
 from patchreorder.measuring import measure as engine
-from patchreorder.measuring.activations import BEFORE, watch
+from patchreorder.measuring.activations import BEFORE, record_activations
 from patchreorder.metrics.similarity import FeatureSimilarity
 
 METRIC = "cosine"
@@ -71,16 +71,16 @@ def measure(job: Job) -> Result:
     """How alike the maps are, and a picture of those of the first image."""
     model, data = subjects.network(job), subjects.images(job)
     pose = POSES[job.column.name]
-    grids = {"both": {AS_IT_IS: UPRIGHT, job.column.name: pose}}
+    transforms = {job.column.name: {AS_IT_IS: UPRIGHT, job.column.name: pose}}
     fill = subjects.fill(job.plan)
     begun = clock()
     first = model_input(data.batch(torch.tensor([0]))[0], job.world.device)
-    with watch(model, first) as watched:
-        (reorder,) = watched.reorders
+    with record_activations(model, first) as recorder:
+        (reorder,) = recorder.reorders
     layer = reorder if job.row.options["after"] else BEFORE + reorder
     show = job.screen.count(f"{job.row.title}, {job.column.title}", 2 * len(data))
     found = engine.measure(
-        model, data, grids=grids, layers=[layer], invariance=False, order=False, fill=fill, report=show
+        model, data, transforms=transforms, layers=[layer], invariance=False, order=False, fill=fill, report=show
     )
     similar = found.layers[layer].similarity[job.column.name]
     shown, maps = _first(model, data, layer, pose, fill)
@@ -113,8 +113,8 @@ def _first(
     device = next(model.parameters()).device
     image = model_input(data.batch(torch.tensor([0]))[0], device)
     both = torch.cat([image, apply_pose(image, pose, fill=fill)])
-    with watch(model, both, [layer]) as watched, torch.inference_mode():
-        return both.cpu(), watched(model_input(both, device)).layers[layer].cpu().float()
+    with record_activations(model, both, [layer]) as recorder, torch.inference_mode():
+        return both.cpu(), recorder(model_input(both, device)).layers[layer].cpu().float()
 
 
 def _images(images: Tensor) -> bytes:

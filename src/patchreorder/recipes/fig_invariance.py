@@ -22,7 +22,7 @@ from patchreorder.laboratory.subjects import Plan, clock, stages
 from patchreorder.measuring import measure as engine
 
 METRIC = "invariance score"
-GRIDS = {"rotation": rotations, "translation": translations}
+POSES = {"rotation": rotations, "translation": translations}
 ROWS = (
     Row(name="cnn", title="CNN", model="cnn", about="no reordering"),
     Row(name="cnn_aug", title="CNN-Data-Aug", model="cnn_aug", about="trained on turned and shifted images"),
@@ -50,13 +50,13 @@ def measure(job: Job) -> Result:
     """The scores of all layers of the row's network over the column's grid."""
     model, data = subjects.network(job), subjects.images(job)
     ends = stages(model)
-    grids = {job.column.name: GRIDS[job.column.name]()}
-    show = job.screen.count(f"{job.row.title}, {job.column.title}", engine.forwards(len(data), grids))
+    transforms = {job.column.name: POSES[job.column.name]()}
+    show = job.screen.count(f"{job.row.title}, {job.column.title}", engine.forward_passes(len(data), transforms))
     begun = clock()
     found = engine.measure(
         model,
         data,
-        grids=grids,
+        transforms=transforms,
         layers=[stage.module for stage in ends.values()],
         similarity=False,
         order=False,

@@ -24,7 +24,7 @@ from patchreorder.laboratory import subjects
 from patchreorder.laboratory.recipe import Column, Job, Recipe, Row
 from patchreorder.laboratory.rows import Result
 from patchreorder.laboratory.subjects import clock, stages
-from patchreorder.measuring.activations import watch
+from patchreorder.measuring.activations import record_activations
 from patchreorder.metrics.propagation import Moved, moved_right, part_that_arrives
 
 METRIC = "part of the shift"
@@ -105,14 +105,15 @@ def follow(job: Job, model: torch.nn.Module) -> dict[str, Found]:
     reach = round(REACH * width)
     moved: dict[tuple[str, int], list[Moved]] = {(name, shift): [] for name in ends for shift in shifts}
     show = job.screen.count(f"{job.row.title}: shifted", len(data) * (1 + len(shifts)))
-    with watch(model, first, [stage.module for stage in ends.values()]) as watched, torch.inference_mode():
+    modules = [stage.module for stage in ends.values()]
+    with record_activations(model, first, modules) as recorder, torch.inference_mode():
         for part in torch.arange(len(data)).split(BATCH):
             images = model_input(data.batch(part)[0], job.world.device)
-            as_they_are = watched(images).layers
+            as_they_are = recorder(images).layers
             show(len(part))
             for shift in shifts:
                 copies = apply_pose(images, Pose(right=shift / width), fill=subjects.fill(job.plan))
-                outputs = watched(model_input(copies, job.world.device)).layers
+                outputs = recorder(model_input(copies, job.world.device)).layers
                 for name, (module, stride) in ends.items():
                     most = min(reach, outputs[module].shape[3] * stride // 2)  # half of the maps must be in common
                     steps = [pixels / stride for pixels in range(-most, most + 1)]

@@ -1,4 +1,4 @@
-"""What `patchreorder measure` found as one HTML file that asks nothing of any network."""
+"""The result of `patchreorder measure` as one HTML file that loads nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def render(document: Document) -> str:
         bars=_bars(document),
         orders=_orders(document),
         pairs=measured.pairs(document),
-        worst=[(name, _worst(document, name)) for name in names],
+        unstable=[(name, _unstable(document, name)) for name in names],
         looks=list(zip(names, LOOKS, strict=False)),
         size=(WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM, BAR),
         clean=clean,
@@ -100,11 +100,11 @@ def _rates(document: Document) -> list[tuple[str, list[str]]]:
     for extreme in measured.extremes(document):
         values = [text.number(measured.mean_rate(document, name, extreme.poses), 1) for name in names]
         lines.append((extreme.words, values))
-    for grid in document.grids:
-        found = [document.find(name, "consistency", grid=grid) for name in names]
+    for transform in document.transforms:
+        found = [document.find(name, "consistency", transform=transform) for name in names]
         if all(found):
-            values = [text.number(rows[0].value, 1) for rows in found]
-            lines.append((f"same answer in any two poses ({grid})", values))
+            values = [text.number(own[0].value, 1) for own in found]
+            lines.append((f"same prediction in any two poses ({transform})", values))
     return lines
 
 
@@ -128,7 +128,7 @@ def _chart(document: Document, sweep: Sweep, y_axis: Axis) -> Chart:
         rates = [document.rate(model.name, pose) for _, pose in sweep.points]
         value, low, high = ([rate[part] for rate in rates] for part in range(3))
         lines[model.name] = Line(xs, value, low, high, seeds=1)
-    x_axis = Axis(xs, LEFT, RIGHT, degrees=sweep.title == "Turned")
+    x_axis = Axis(xs, LEFT, RIGHT, degrees=sweep.title == "Rotated")
     drawn = []
     for (name, line), look in zip(lines.items(), LOOKS, strict=False):
         own = charts.places(line.x, line.mean, x_axis, y_axis)
@@ -171,12 +171,14 @@ def _bars(document: Document) -> list[Bars]:
         values = {model: measured.similarities(document, model, extreme.poses) for model in models}
         if any(values.values()):
             found.append(_drawn_bars(document, f"cosine, {extreme.words}", values, 1.0, 2))
-    for grid in document.grids:
-        rows = {model: document.find(model, "invariance", grid=grid) for model in models}
-        values = {model: {row.layer: row.value for row in own if row.value is not None} for model, own in rows.items()}
+    for transform in document.transforms:
+        scores = {model: document.find(model, "invariance", transform=transform) for model in models}
+        values = {
+            model: {one.layer: one.value for one in own if one.value is not None} for model, own in scores.items()
+        }
         if any(values.values()):
-            ceiling = max(row.facts.get("ceiling", 0.0) for own in rows.values() for row in own)
-            found.append(_drawn_bars(document, f"invariance score, {grid}", values, ceiling, 1))
+            ceiling = max(one.details.get("ceiling", 0.0) for own in scores.values() for one in own)
+            found.append(_drawn_bars(document, f"invariance score, {transform}", values, ceiling, 1))
     return found
 
 
@@ -196,38 +198,28 @@ def _width(value: float | None, most: float) -> float | None:
 
 
 def _orders(document: Document) -> list[list[str]]:
-    """For each reordering layer and small pose: how often the order changed, and the margins, level by level."""
+    """For each reordering layer and small pose: how often the order changes, and the margins, level by level."""
     lines = []
     for model in document.models:
-        for row in document.find(model.name, "order"):
-            flips, others = (row.facts.get(name) or [] for name in ("margin_at_flips", "margin_of_neighbours"))
-            lines.append(
-                [
-                    *(
-                        model.name,
-                        row.layer,
-                        _words(document, row.pose),
-                        text.number(row.value, 1),
-                        text.count(row.n),
-                    ),
-                    *(", ".join(text.number(value, 3) for value in values) for values in (flips, others)),
-                ]
-            )
+        for found in document.find(model.name, "order"):
+            margins = (found.details.get(name) or [] for name in ("margin_at_flips", "margin_of_neighbours"))
+            pose = measured.in_words(document.poses[found.pose])
+            rates = text.number(found.value, 1), text.count(found.n)
+            levels = (", ".join(text.number(value, 3) for value in values) for values in margins)
+            lines.append([model.name, found.layer, pose, *rates, *levels])
     return lines
 
 
-def _words(document: Document, pose: str) -> str:
-    return measured.in_words(document.poses[pose]) if pose in document.poses else pose
-
-
-def _worst(document: Document, model: str) -> list[Shown]:
+def _unstable(document: Document, model: str) -> list[Shown]:
     found = []
-    for worst in document.worst:
-        if worst.model == model:
-            tiles = [
-                Tile("data:image/png;base64," + base64.b64encode(picture).decode(), clean(text))
-                for picture, text in zip(worst.pictures, worst.texts, strict=True)
-            ]
-            told = f"{worst.image}: another answer in {worst.changed} of {len(document.poses) - 1} poses"
-            found.append(Shown(clean(told), tiles))
+    for image in document.unstable:
+        if image.model == model:
+            label = f", label {image.label}" if image.label else ""
+            tiles = []
+            for pose, prediction, png in image.views:
+                text = f"{measured.in_words(document.poses[pose])}: {prediction}{label}"
+                tiles.append(Tile("data:image/png;base64," + base64.b64encode(png).decode(), clean(text)))
+                label = ""
+            others = len(document.poses) - 1
+            found.append(Shown(clean(f"{image.image}: prediction changes in {image.changed} of {others} poses"), tiles))
     return found

@@ -11,7 +11,7 @@ from patchreorder.engine import checkpoint
 from patchreorder.engine.distributed import World
 from patchreorder.engine.predict import predict, ready
 from patchreorder.engine.train import Dataset
-from patchreorder.measuring.packages import PACKAGES, of_package
+from patchreorder.measuring.packages import PACKAGES, load_network
 from patchreorder.models.alexnet import Normalise
 from patchreorder.models.backbones import BACKBONES, SIZE
 from patchreorder.models.features import LayerActivation, PooledLayers
@@ -100,7 +100,7 @@ def _of_package(package: str, text: str, weights: Path | None) -> Descriptor:
     """A classifier of timm or torchvision up to its last fully connected layer, or up to the layers that are named."""
     network, _, rest = text.partition("@")
     layer, _, pool = rest.partition("/")
-    model, mean, std, size = of_package(package, network, weights)
+    model, mean, std, size = load_network(package, network, weights)
     parts: list[nn.Module] = [Normalise(mean, std)]
     if size != SIZE:
         parts.append(nn.Upsample((size, size), mode="bilinear"))

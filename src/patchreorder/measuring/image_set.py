@@ -1,4 +1,4 @@
-"""Images to measure a classifier on: a data set by name, or anybody's folder, with labels or without."""
+"""Images to measure a classifier on: a data set by name, or a folder of images with or without labels."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from patchreorder.data.images import MEAN
 from patchreorder.data.photos import Photos
 
 DIGITS, COLOURED = tuple(datasets.MNIST_VARIANTS), ("cifar10", "cifar10-r", "cifar10-t")
-SIZE = 224  # pixels a side of pictures from a folder, if nobody says
-_GREY = (0.299, 0.587, 0.114)  # of red, green and blue in brightness
+SIZE = 224  # default pixels a side of images from a folder
+_LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in grey
 
 
 @dataclass(frozen=True)
-class Grey:
-    """Pictures in grey."""
+class GreyPhotos:
+    """Photographs in grey."""
 
     photos: Photos
 
@@ -37,19 +37,24 @@ class Grey:
         """Images (b, 1, size, size) in [0, 1] and labels (b,)."""
         images, labels = self.photos.batch(indices, epoch=epoch)
         colours = images.to(torch.get_default_dtype()).div_(255)
-        return torch.einsum("bchw,c->bhw", colours, colours.new_tensor(_GREY))[:, None], labels
+        return torch.einsum("bchw,c->bhw", colours, colours.new_tensor(_LUMA))[:, None], labels
 
 
 @dataclass(frozen=True)
-class Gallery:
+class ImageSet:
     """Images in the order in which they are measured.
 
-    `data` has a label below 0 for each image where labels are not known; `classes` are then none. `bad` says which
-    pictures are left out, and why. `fill` is what uncovered places show, None for black.
+    Args:
+        title: the name of the data set or folder.
+        data: the images; labels are -1 if unknown.
+        names: of the images.
+        classes: names of the classes; empty if labels are unknown.
+        fill: colour of uncovered pixels, None for black.
+        bad: the files that are left out, and why.
     """
 
     title: str
-    data: LabelledImages | Photos | Grey
+    data: LabelledImages | Photos | GreyPhotos
     names: Sequence[str]
     classes: list[str]
     fill: tuple[float, ...] | None
@@ -60,20 +65,20 @@ class Gallery:
 
 
 def is_dataset(images: str) -> bool:
-    """Whether it is the name of a data set."""
+    """Whether this is the name of a data set."""
     return images in DIGITS or images in COLOURED
 
 
 def open_dataset(
     name: str, *, folder: Path | None = None, count: int = 0, say: Callable[[str], None] = lambda text: None
-) -> Gallery:
+) -> ImageSet:
     """The test images of a data set, or the first `count` of them."""
     digits = name in DIGITS
     load = datasets.mnist if digits else datasets.cifar10
     data: LabelledImages = load(name, split="test", folder=folder, say=say)
     data = data.first(count) if count else data
     classes = [str(label) for label in range(10)]
-    return Gallery(name, data, [f"image {index}" for index in range(len(data))], classes, None if digits else MEAN)
+    return ImageSet(name, data, [f"image {index}" for index in range(len(data))], classes, None if digits else MEAN)
 
 
 def open_folder(
@@ -88,26 +93,26 @@ def open_folder(
     strict: bool = False,
     workers: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Gallery:
-    """The pictures of a folder: of class folders with labels, of any other folder without.
+) -> ImageSet:
+    """The images of a folder, labelled if it consists of class folders.
 
     Args:
-        root: holds pictures, or a folder for each class; with train/ and val/ in it, the pictures of val/.
-        channels: 1 for grey, or 3.
-        side: pixels of an image.
-        crop: short side of a scaled picture over `side`.
-        classes: names of a network's answers, which decide about labels; without them class folders in sorted order.
-        labels: False leaves labels out.
-        count: how many pictures, evenly spread over all in the order of their names; 0 for all.
-        strict: a picture that cannot be read is an error; else it is left out.
-        workers: processes that decode pictures.
-        progress: gets the number of pictures that were checked, and of all.
+        root: holds images, or a folder for each class; if it holds train/ and val/, the images of val/ are used.
+        channels: 1 for grey, 3 for RGB.
+        side: pixels of the images.
+        crop: short side of the scaled photograph over `side`.
+        classes: names of a network's outputs, in their order; the sorted class folders by default.
+        labels: False ignores the labels.
+        count: how many images, evenly spaced in the order of their names; 0 for all.
+        strict: raise if an image cannot be read, instead of leaving it out.
+        workers: processes that decode images.
+        progress: receives how many images are checked, and the total.
 
     Raises:
-        ValueError: there is no picture, or one that cannot be read, or class folders do not fit.
+        ValueError: there is no readable image, an image cannot be read (strict), or class folders do not match.
     """
     if channels not in (1, 3):
-        raise ValueError(f"channels ({channels}) must be 1 (grey) or 3 (colours): a folder's pictures have no others")
+        raise ValueError(f"channels ({channels}) must be 1 (grey) or 3 (RGB) to measure on a folder of images")
     listing = _listing(root, classes, labels)
     chosen = torch.arange(len(listing))
     if 0 < count < len(listing):
@@ -118,18 +123,18 @@ def open_folder(
         raise ValueError(f"{bad[0][1]} ({len(bad)} such files in all): remove them, or leave out --strict")
     photos = photos.without(index for index, _ in bad)
     if not len(photos):
-        raise ValueError(f"{root}: none of {len(bad)} pictures can be read; the first: {bad[0][1]}")
-    names = photos.names
-    data = Grey(photos) if channels == 1 else photos
+        raise ValueError(f"{root}: none of {len(bad)} images can be read; the first: {bad[0][1]}")
+    data = GreyPhotos(photos) if channels == 1 else photos
     known = bool((listing.labels >= 0).all())
     fill = None if channels == 1 else MEAN
-    return Gallery(str(root), data, names, listing.classes if known else [], fill, [reason for _, reason in bad])
+    reasons = [reason for _, reason in bad]
+    return ImageSet(str(root), data, photos.names, listing.classes if known else [], fill, reasons)
 
 
 def _listing(root: Path, classes: Sequence[str] | None, labels: bool) -> Listing:
     if not root.is_dir():
         known = ", ".join((*DIGITS, *COLOURED))
-        raise ValueError(f"images ({root}) must be a folder of pictures, or one of {known}")
+        raise ValueError(f"images ({root}) must be a folder of images, or one of {known}")
     if (root / "val").is_dir() and (root / "train").is_dir():
         classes = folders.class_names(root / "train") if classes is None else classes
         root = root / "val"

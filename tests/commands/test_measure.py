@@ -1,0 +1,104 @@
+"""`patchreorder measure`: its files, its output, its errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from patchreorder.__main__ import main
+from patchreorder.data.generated import generate_digits
+from patchreorder.measuring import image_set
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def run(*args: str) -> dict:
+    assert main(["measure", *args, "--workers", "0", "--out", "out"]) == 0
+    return json.loads(Path("out/measure.json").read_text())
+
+
+@pytest.fixture
+def digits(tmp_path, monkeypatch):
+    """Generated digits in place of MNIST, in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(image_set.datasets, "mnist", lambda name, **options: generate_digits(name, count=20))
+
+
+def test_class_folders(module, class_folders, capsys):
+    (class_folders / "dog & co" / "broken.png").write_bytes(b"no image")
+    document = run(f"{module}:build", "--images", "images", "--size", "32", "--axes", "x")
+    assert (document["n"], document["labelled"], document["seed"]) == (12, True, 0)
+    assert document["models"][0]["forwards"] == 12 * 22
+    assert {"commit", "machine", "versions", "finished"} <= document["origin"].keys()
+    measures = {(row["measure"], row["layer"]) for row in document["rows"]}
+    assert {("error", ""), ("consistency", ""), ("invariance", "1"), ("similarity", "image")} <= measures
+    unposed = next(row for row in document["rows"] if row["measure"] == "error" and row["pose"] == "as it is")
+    assert unposed["value"] == pytest.approx(100 * len(unposed["indices"]) / 12)
+    page = Path("out/measure.html").read_text()
+    assert "<script>" not in page
+    assert "<b>cat" not in page
+    assert "broken.png cannot be read" in page
+    assert 'src="http' not in page
+    output = capsys.readouterr().out
+    assert "1 images are left out: " in output
+    assert "as it is" in output
+    assert f"{module}:build is wrong about" in output
+    assert "Page: out/measure.html" in output
+
+
+def test_no_labels(module, class_folders):
+    document = run(f"{module}:grey", "--images", "images", "--size", "32", "--no-labels", "--transforms", "rotate")
+    assert not document["labelled"]
+    assert {row["measure"] for row in document["rows"]} == {"agreement", "consistency", "invariance", "similarity"}
+    assert list(document["transforms"]) == ["rotate"]
+    page = Path("out/measure.html").read_text()
+    assert "without labels" in page
+    assert "wrong predictions" not in page
+    assert any("changes its prediction for" in sentence for sentence in document["summary"])
+
+
+def test_compare(digits, capsys):
+    document = run("pr_cnn", "--images", "mnist", "--compare", "cnn", "--axes", "x", "--measures", "similarity,order")
+    assert [model["name"] for model in document["models"]] == ["pr_cnn", "cnn"]
+    assert [pair["where"] for pair in document["pairs"]] == ["as it is", "rotate", "translate"]
+    assert {row["measure"] for row in document["rows"]} == {"error", "agreement", "consistency", "similarity", "order"}
+    page = Path("out/measure.html").read_text()
+    for text in ("Both networks, image by image", "before reorder", "Order of the patches", "Least stable images"):
+        assert text in page
+    assert "pr_cnn" in capsys.readouterr().out
+
+
+def test_the_order_alone(digits, capsys):
+    document = run("pr_cnn", "--images", "mnist", "--transforms", "rotate", "--measures", "order")
+    changed = [row["value"] for row in document["rows"] if row["measure"] == "order"]
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "reorder" in line)
+    assert f"{sum(changed) / len(changed):.1f}" in line
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["cnn", "--images", "none"], "images (none) must be a folder of images, or one of mnist"),
+        (["cnn", "--images", "images", "--transforms", "mirror"], "transforms (mirror) must be one or more of rotate,"),
+        (["cnn", "--images", "images", "--axes", "z"], "axes (z) must be one or more of x, y, diagonal"),
+        (["cnn", "--images", "images", "--count", "-1"], "count (-1) must be 0 or more"),
+        (["cnn", "--images", "images", "--size", "32"], "size (32) is not what cnn takes, 28"),
+        (["cnn", "--images", "images"], "has 10 outputs, but the labels have 2 classes"),
+        (["cnn", "--images", "images", "--no-labels", "--layers", "x"], "layer ('x') is not a layer of the network"),
+        (["MODULE:build", "--images", "images", "--compare", "cnn"], "compare (cnn) takes grey images of 28x28, "),
+        (["MODULE:build", "--images", "images"], "cannot take images of 3x224x224"),
+        (["cnn", "--images", "mnist", "--measures", "order"], "measures (order) needs a reordering layer, and cnn has"),
+        (["cnn", "--images", "images", "--compare-weights", "w.pt"], "compare-weights (w.pt) is for the network of"),
+    ],
+)
+def test_errors(module, class_folders, capsys, args, message):
+    asked = ["measure", *(arg.replace("MODULE", module) for arg in args), "--workers", "0"]
+    assert main(asked) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not Path("runs").exists()
+
+
+def test_strict(module, class_folders, capsys):
+    (class_folders / "dog & co" / "broken.png").write_bytes(b"no image")
+    assert main(["measure", f"{module}:build", "--images", "images", "--strict", "--workers", "0"]) == 2
+    assert "broken.png cannot be read" in capsys.readouterr().err

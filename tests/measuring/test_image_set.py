@@ -1,0 +1,66 @@
+"""Folders of images and data sets by name, as they are measured."""
+
+import pytest
+import torch
+
+from patchreorder.data.generated import generate_digits
+from patchreorder.measuring import image_set
+
+
+def test_folders_with_and_without_labels(class_folders):
+    found = image_set.open_folder(class_folders, side=32)
+    assert (len(found), found.classes) == (12, ["<b>cat", "dog & co"])
+    images, labels = found.data.batch(torch.arange(12))
+    assert (images.shape, labels.tolist()) == ((12, 3, 32, 32), [0] * 6 + [1] * 6)
+    for other in (
+        image_set.open_folder(class_folders, side=32, labels=False),
+        image_set.open_folder(class_folders / "dog & co", side=32),
+    ):
+        assert other.classes == []
+        assert (other.data.batch(torch.arange(len(other)))[1] == -1).all()
+    assert len(other) == 6
+    some = image_set.open_folder(class_folders, side=32, count=4)
+    assert some.data.batch(torch.arange(4))[1].tolist() == [0, 0, 1, 1]
+
+
+def test_a_grey_folder(class_folders):
+    grey = image_set.open_folder(class_folders, side=32, channels=1)
+    images = grey.data.batch(torch.tensor([0]))[0]
+    assert images.shape == (1, 1, 32, 32)
+    torch.testing.assert_close(images[0, 0, 0, 0], torch.tensor(90 / 255))
+
+
+def test_folders_that_cannot_be_measured(class_folders, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"empty holds no .*jpg, "):
+        image_set.open_folder(tmp_path / "empty")
+    with pytest.raises(ValueError, match=r"images \(.*none\) must be a folder of images, or one of mnist, "):
+        image_set.open_folder(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"holds <b>cat, dog & co, not among the 2 classes"):
+        image_set.open_folder(class_folders, classes=["cat", "dog"])
+    with pytest.raises(ValueError, match=r"channels \(4\) must be 1 \(grey\) or 3"):
+        image_set.open_folder(class_folders, channels=4)
+
+
+def test_unreadable_images_are_left_out(class_folders, tmp_path):
+    (class_folders / "dog & co" / "broken.png").write_bytes(b"no image")
+    found = image_set.open_folder(class_folders, side=32)
+    assert len(found) == 12
+    assert not any(name.endswith("broken.png") for name in found.names)
+    (reason,) = found.bad
+    assert "broken.png cannot be read" in reason
+    with pytest.raises(ValueError, match=r"broken\.png cannot be read .*\(1 such files in all\): .*leave out --strict"):
+        image_set.open_folder(class_folders, side=32, strict=True)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "one.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"none of 1 images can be read; the first: one\.png"):
+        image_set.open_folder(tmp_path / "bad")
+
+
+def test_data_sets_by_name(monkeypatch):
+    monkeypatch.setattr(image_set.datasets, "mnist", lambda name, **options: generate_digits(name, count=20))
+    found = image_set.open_dataset("mnist-t", count=5)
+    assert (len(found), found.fill, found.names[4]) == (5, None, "image 4")
+    assert found.data.batch(torch.tensor([0]))[0].shape == (1, 1, 42, 42)
+    assert image_set.is_dataset("cifar10")
+    assert not image_set.is_dataset("cifar10-train")

@@ -1,0 +1,87 @@
+"""Networks opened by name: ours, files of `fit`, functions; inserted layers."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from patchreorder import ShiftAlign
+from patchreorder.layers.registry import FAMILY
+from patchreorder.measuring.networks import common_side, distinct_names, open_network
+from patchreorder.models import create_model, saved
+
+
+def test_networks_of_ours(tmp_path):
+    opened = open_network("pr_cnn", dataset="mnist")
+    assert (opened.channels, opened.side, opened.weights, opened.reorders) == (1, 28, "trained on mnist-r", True)
+    opened = open_network("cnn", dataset="mnist-t")
+    assert (opened.side, opened.reorders) == (42, False)
+    torch.save(create_model("pr_cnn_fine", dataset="mnist-r").state_dict(), tmp_path / "own.pth")
+    assert open_network("pr_cnn_fine", weights=tmp_path / "own.pth").weights == "own.pth"
+    with pytest.raises(ValueError, match=r"no trained weights of pr_cnn_fine .* give --weights FILE"):
+        open_network("pr_cnn_fine")
+    with pytest.raises(ValueError, match=r"own\.pth does not fit fcn for mnist-r: .*Missing key"):
+        open_network("fcn", weights=tmp_path / "own.pth")
+    with pytest.raises(ValueError, match=r"model \('resnet'\) must be a network of ours .* ours are fcn, cnn"):
+        open_network("resnet")
+
+
+def test_a_file_of_fit(tmp_path):
+    model = create_model("alexnet_pr", dataset="imagenet", classes=2, width=8)
+    file = tmp_path / "classifier.safetensors"
+    saved.save(file, model, name="alexnet_pr", options={"width": 8}, classes=["cat", "dog"])
+    opened = open_network(str(file))
+    assert (opened.classes, opened.side, opened.channels) == (["cat", "dog"], 224, 3)
+    with pytest.raises(ValueError, match=r"weights \(.*\) cannot be loaded into .*, which holds its own"):
+        open_network(str(file), weights=file)
+
+
+def test_a_function_of_a_module(module, tmp_path):
+    before = list(sys.path)
+    model = open_network(f"{module}:build").network
+    assert isinstance(model, nn.Module)
+    assert sys.path == before
+    assert open_network(f"{module}:grey").channels == 1
+    zeros = {name: torch.zeros(value.shape) for name, value in model.state_dict().items()}
+    save_file(zeros, tmp_path / "own.safetensors")
+    with torch.inference_mode():
+        own = open_network(f"{module}:build", weights=tmp_path / "own.safetensors")
+        assert own.network(torch.rand(1, 3, 32, 32)).eq(0).all()
+    with pytest.raises(ValueError, match=r"\(mine_to_measure:text\) must build an nn.Module, got str"):
+        open_network(f"{module}:text")
+    with pytest.raises(ValueError, match="no attribute 'other'"):
+        open_network(f"{module}:other")
+    with pytest.raises(ImportError, match="module 'nobody_has_this' is neither in this folder nor installed"):
+        open_network("nobody_has_this:build")
+
+
+def test_inserted_layers(module, tmp_path):
+    torch.save(create_model("pr_cnn", layer="align", place="input").state_dict(), tmp_path / "own.pt")
+    opened = open_network("pr_cnn", weights=tmp_path / "own.pt", layer="align", place="input")
+    assert opened.name == "pr_cnn (align at input)"
+    assert isinstance(opened.network.reorder, ShiftAlign)
+    opened = open_network(f"{module}:build", layer="ranked:smooth=2,stride=2", place="0")
+    assert [type(layer).__name__ for layer in opened.network.modules() if isinstance(layer, FAMILY)] == ["RankedPool"]
+    with pytest.raises(ValueError, match=r"layer, place \(align, input\) of pr_cnn needs --weights FILE, trained with"):
+        open_network("pr_cnn", layer="align", place="input")
+    with pytest.raises(ValueError, match=r"layer \(align\) and place \(None\): .* both are needed"):
+        open_network(f"{module}:build", layer="align")
+    with pytest.raises(ValueError, match=r"layer \(align\) cannot be inserted after nowhere of .*:build: "):
+        open_network(f"{module}:build", layer="align", place="nowhere")
+    with pytest.raises(ValueError, match=r"some\.onnx holds a whole network"):
+        open_network("some.onnx", layer="align", place="x")
+
+
+def test_two_networks():
+    cnn = open_network("cnn")
+    renamed = distinct_names([cnn, cnn])
+    assert [network.name for network in renamed] == ["cnn (trained on mnist-r)", "cnn (trained on mnist-r, second)"]
+    assert distinct_names([cnn, open_network("pr_cnn")])[0] is cnn
+    unsized = replace(cnn, side=None)
+    assert (common_side([cnn, unsized]), common_side([unsized, cnn]), common_side([unsized])) == (28, 28, None)
+    for other, takes in ((replace(cnn, side=42), "grey images of 42x42"), (replace(unsized, channels=3), "colour")):
+        with pytest.raises(ValueError, match=rf"compare \(cnn\) takes {takes}.*, cnn grey images of 28x28: they"):
+            common_side([cnn, other])

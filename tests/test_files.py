@@ -3,8 +3,10 @@
 import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,30 @@ def test_a_process_killed_while_writing_keeps_the_old_file(tmp_path):
     assert process.returncode == -signal.SIGKILL
     assert file.read_bytes() == b"old"
     assert list(tmp_path.glob("*.json")) == [file]
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    steps, sync, move = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (steps.append(stat.S_IFMT(os.fstat(handle).st_mode)), sync(handle)))
+    monkeypatch.setattr(os, "replace", lambda *paths: (steps.append("replace"), move(*paths)))
+    write_whole(tmp_path / "file", b"new")
+    assert steps == [stat.S_IFREG, "replace", stat.S_IFDIR]
+
+
+def test_a_reader_never_sees_a_file_half_written(tmp_path):
+    path, contents = tmp_path / "file", [bytes([value]) * 300_000 for value in range(4)]
+    write_whole(path, contents[0])
+
+    def write(content: bytes) -> None:
+        for _ in range(15):
+            write_whole(path, content)
+
+    writers = [threading.Thread(target=write, args=[content]) for content in contents]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert path.read_bytes() in contents
+    assert list(tmp_path.iterdir()) == [path]
 
 
 HOLD_LOCK = """

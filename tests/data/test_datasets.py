@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from patchreorder.data import datasets, sources, transforms
+from patchreorder.data import datasets, formats, sources, transforms
 from patchreorder.data.datasets import CIFAR10_VARIANTS, MNIST_VARIANTS, ColourImages, Digits, Mnist
 from patchreorder.data.generated import generate_colour_images, generate_digits
 from patchreorder.data.images import MEAN_COLOUR
@@ -98,7 +98,7 @@ def test_fit_and_validation_divide_the_training_digits(monkeypatch):
 
     decoded = []
     monkeypatch.setattr(sources, "fetch", lambda source, **_: {file.name: file.name for file in source.files})
-    monkeypatch.setattr(sources, "read_idx", lambda name: decoded.append(name) or read(name))
+    monkeypatch.setattr(formats, "read_idx", lambda name: decoded.append(name) or read(name))
     files = Mnist()
     splits = {name: files.load("mnist", split=name) for name in ("train", "test", "fit", "validation")}
     assert len(decoded) == 4  # each file once

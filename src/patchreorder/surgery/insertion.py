@@ -1,8 +1,8 @@
-"""Surgery on any model: put a layer behind a module, by name, and take it out again.
+"""Insert a layer after a module of any model, by name, and remove it again.
 
-No existing module moves and no name changes, so old checkpoints still load strictly. A `Sequential` gets the
-layer as its last child. Any other module gets it as a child that its own code does not know of, and a forward
-hook that runs this child.
+No existing module moves and no name changes, so old checkpoints still load with `strict=True`. A `Sequential` gets the
+layer as its last child. Any other module gets it as a child that its own code does not call, and a forward hook that
+does.
 """
 
 from __future__ import annotations
@@ -20,31 +20,30 @@ from patchreorder.layers.registry import create_layer
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
-WALKS = {"children", "named_children", "modules", "named_modules", "_modules"}
+CHILD_ITERATORS = {"children", "named_children", "modules", "named_modules", "_modules"}
 # The attribute of a Sequential that names the children which insert_after appended.
 APPENDED = "_inserted_layers"
-STAND_INS = ("_get_name", "train")
+OVERRIDDEN = ("_get_name", "train")  # methods of a module whose layers only hooks hold
 
 
 def insert_after(model: AnyModule, name: str, layer: nn.Module | str) -> AnyModule:
-    """Put a layer behind the module of that name, in place: at every use its output goes through the layer.
+    """Insert a layer after the module of that name, in place: every output of the module goes through the layer.
 
-    A module with several names is one module, and gets the layer under all of them. Several layers at one
-    name run in the order of insertion. One layer at several places is shared, with its parameters if any.
+    A module with several names is one module, and gets the layer under all of them. Several layers after one module run
+    in the order of insertion. One layer inserted after several modules is shared, with its parameters.
 
     Args:
         model: any plain `nn.Module`; compile, wrap, trace or export it afterwards.
         name: as in `model.named_modules()`, such as "features.12"; "" is the model itself.
-        layer: what to run, usually a `PatchReorder`, or its name, such as "reorder:grid=pixels" or
-            "ranked:quantiles=16" (see `create_layer`). It becomes the child "reorder" (or "reorder_1", ...) of
-            the module, unless the module runs its children in a loop of its own: then only a hook holds it.
+        layer: a module, usually a `PatchReorder`, or the name of a layer such as "reorder:grid=pixels" or
+            "ranked:quantiles=16" (see `create_layer`). It becomes the child "reorder" (or "reorder_1", ...) of the
+            module, unless the module's own code iterates over its children: then only a hook holds the layer.
 
     Returns:
         The same model.
 
     Raises:
-        ValueError: no module has that name, it is never called, the layer cannot live there, or there is none
-            of that name.
+        ValueError: no module or no layer has that name, the module is never called, or it cannot hold the layer.
         TypeError: the model is compiled, wrapped, scripted or traced, or an argument is of the wrong type;
             when the model runs: the module returns something other than one tensor.
 
@@ -63,22 +62,22 @@ def insert_after(model: AnyModule, name: str, layer: nn.Module | str) -> AnyModu
     _check_called(target, name)
     if _runs_as_sequential(target):
         vars(target)[APPENDED] = [*_appended(target), _add_child(target, layer)]
-    elif _walks_over_children(target):
+    elif _iterates_over_children(target):
         _check_stateless(layer, target, name)
-        _After(_place(name), layer).hook_to(target)
-        vars(target).update({method: getattr(_Unlisted(target), method) for method in STAND_INS})
+        _LayerHook(_label(name), layer).register(target)
+        vars(target).update({method: getattr(_Overrides(target), method) for method in OVERRIDDEN})
     else:
         _hooks(target)  # drops stale hooks before their names are used again
-        _After(_place(name), _add_child(target, layer)).hook_to(target)
+        _LayerHook(_label(name), _add_child(target, layer)).register(target)
     return model
 
 
 def remove_after(model: nn.Module, name: str) -> list[nn.Module]:
-    """Take out all layers that `insert_after` put behind the module of that name, in place.
+    """Remove all layers that `insert_after` inserted after the module of that name, in place.
 
     Args:
-        model: a model with layers inserted, or a copy of one.
-        name: the name that `insert_after` got.
+        model: a model with inserted layers, or a copy of one.
+        name: the name that was passed to `insert_after`.
 
     Returns:
         The layers, in the order in which they ran.
@@ -96,8 +95,8 @@ def remove_after(model: nn.Module, name: str) -> list[nn.Module]:
     target = _find(model, name)
     hooks, children = _hooks(target), _appended(target)
     if not hooks and not children:
-        places = [_place(other) for other, module in model.named_modules() if _hooks(module) or _appended(module)]
-        raise ValueError(f"no layer is inserted after {_place(name)}, only after {', '.join(places) or 'nothing'}")
+        others = [_label(other) for other, module in model.named_modules() if _hooks(module) or _appended(module)]
+        raise ValueError(f"no layer is inserted after {_label(name)}, only after {', '.join(others) or 'nothing'}")
     layers = [getattr(target, child) for child in children]
     for hook in hooks:
         hook.handle.remove()
@@ -105,7 +104,7 @@ def remove_after(model: nn.Module, name: str) -> list[nn.Module]:
         children += [hook.layer] if isinstance(hook.layer, str) else []
     for child in children:
         delattr(target, child)
-    for attribute in (APPENDED, *STAND_INS):
+    for attribute in (APPENDED, *OVERRIDDEN):
         vars(target).pop(attribute, None)
     return layers
 
@@ -113,20 +112,20 @@ def remove_after(model: nn.Module, name: str) -> list[nn.Module]:
 def check_plain(model: nn.Module) -> None:
     """Raise TypeError if the model, or a module in it, is compiled, wrapped, scripted or traced.
 
-    A compiled model does not look for new hooks and would silently run without them.
+    A compiled model ignores new hooks, so an inserted layer would silently not run.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {_describe(model)}")
     for name, module in model.named_modules():
         state = _wrapping(module)
         if state:
-            raise TypeError(f"{_place(name)} is {state}: use the plain model, before it is {state}")
+            raise TypeError(f"{_label(name)} is {state}: use the plain model, before it is {state}")
 
 
 def _wrapping(module: nn.Module) -> str:
     if isinstance(module, torch.jit.ScriptModule):
         return "scripted or traced"
-    # By name: importing these classes costs a second, and whoever has such a model has imported them.
+    # By name: importing these classes takes a second, and a model of such a class has imported it already.
     kinds = [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.")]
     compiled = module._compiled_call_impl is not None or hasattr(module.forward, "get_compiler_config")
     if compiled or "OptimizedModule" in kinds:
@@ -134,19 +133,19 @@ def _wrapping(module: nn.Module) -> str:
     return next((f"wrapped in {kind}" for kind in WRAPPERS if kind in kinds), "")
 
 
-class _After:
-    """The forward hook that runs a layer on what its module returns.
+class _LayerHook:
+    """The forward hook that runs a layer on the output of a module.
 
-    It knows the layer by its name in the module, so that the hook of a copied or replicated module runs the
-    copy. At module level and without closures, since it is pickled with the model.
+    It refers to the layer by its name in the module, so that the hook of a copied or replicated module runs the copy.
+    It is a class at module level, without closures, because it is pickled with the model.
     """
 
-    def __init__(self, place: str, layer: str | nn.Module) -> None:
-        self.place, self.layer = place, layer
+    def __init__(self, label: str, layer: str | nn.Module) -> None:
+        self.label, self.layer = label, layer
 
-    def hook_to(self, module: nn.Module) -> None:
-        # Keeping the handle also reserves its number when a pickled model is loaded: without it, a hook that
-        # somebody registers later could get the same number and silently replace this one.
+    def register(self, module: nn.Module) -> None:
+        # The handle reserves the hook's number when a pickled model is loaded. Without it, a hook that is registered
+        # later could get the same number and silently replace this one.
         self.handle = module.register_forward_hook(self)
 
     def layer_of(self, module: nn.Module) -> Any:
@@ -154,18 +153,18 @@ class _After:
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
         layer = self.layer_of(module)
-        if layer is None:  # somebody deleted the child: as good as removed
+        if layer is None:  # the child was deleted by hand, which removes the layer
             return output
         if not isinstance(output, (Tensor, fx.Proxy)):
             raise TypeError(
-                f"{self.place} returned {_describe(output)}, not a tensor, so {type(layer).__name__} cannot "
+                f"{self.label} returned {_describe(output)}, not a tensor, so {type(layer).__name__} cannot "
                 "follow it: insert it after a module that returns one tensor"
             )
         return layer(output)
 
 
-class _Unlisted:
-    """Stands in for two methods of a module: print and train shall reach layers that are not its children."""
+class _Overrides:
+    """Methods of a module that make `print` and `train` reach layers which are not its children."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -190,30 +189,30 @@ def _find(model: nn.Module, name: str) -> nn.Module:
     names = [known for known in modules if known]
     near = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
     some = f"nearest: {', '.join(near)}" if near else f"it has: {', '.join(names[:8])}"
-    raise ValueError(f"the model has no module {name!r}; {some if names else 'it has none inside'}")
+    raise ValueError(f"the model has no module {name!r}; {some if names else 'it has no submodules'}")
 
 
 def _check_layer(layer: nn.Module, target: nn.Module, name: str) -> None:
     if not isinstance(layer, nn.Module):
         raise TypeError(f"layer must be an nn.Module such as PatchReorder(), or its name, got {_describe(layer)}")
     if any(inner is target for inner in layer.modules()):
-        raise ValueError(f"the layer contains {_place(name)}, so it would run itself without end")
+        raise ValueError(f"the layer contains {_label(name)}, so it would call itself without end")
 
 
 def _check_called(target: nn.Module, name: str) -> None:
     if type(target).forward is nn.Module.forward and "forward" not in vars(target):
         children = ", ".join(f"{name}.{child}".lstrip(".") for child, _ in target.named_children())
         raise ValueError(
-            f"{_place(name)} is a {type(target).__name__}, which is never called itself: "
-            f"choose a module in it ({children or 'there is none'})"
+            f"{_label(name)} is a {type(target).__name__}, which is never called itself: "
+            f"choose a module in it ({children or 'it has none'})"
         )
 
 
 def _check_stateless(layer: nn.Module, target: nn.Module, name: str) -> None:
     if [*layer.parameters(), *layer.buffers()]:
         raise ValueError(
-            f"{_place(name)} ({type(target).__name__}) runs its children in a loop of its own, so a layer "
-            "with parameters or buffers cannot become one of them: choose a module inside or around it"
+            f"{_label(name)} ({type(target).__name__}) iterates over its children, so a layer with parameters or "
+            "buffers cannot become one of them: choose a module inside or around it"
         )
 
 
@@ -222,12 +221,12 @@ def _runs_as_sequential(module: nn.Module) -> bool:
     return isinstance(module, nn.Sequential) and not own_forward
 
 
-def _walks_over_children(module: nn.Module) -> bool:
-    """Whether its forward seems to run whatever children there are, and so would run a new one."""
+def _iterates_over_children(module: nn.Module) -> bool:
+    """Whether its forward seems to call all of its children, and so would call a new one."""
     if isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
         return True
     code = getattr(inspect.unwrap(module.forward), "__code__", None)
-    return code is not None and not WALKS.isdisjoint(_names_in(code))
+    return code is not None and not CHILD_ITERATORS.isdisjoint(_names_in(code))
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
@@ -250,16 +249,16 @@ def _appended(module: nn.Module) -> list[str]:
     return [child for child in vars(module).get(APPENDED, ()) if child in module._modules]
 
 
-def _hooks(module: nn.Module) -> list[_After]:
-    """Our hooks on a module; those whose child was deleted by hand are dropped, lest they run another."""
-    hooks = [hook for hook in module._forward_hooks.values() if isinstance(hook, _After)]
+def _hooks(module: nn.Module) -> list[_LayerHook]:
+    """Our hooks on a module. Those whose child was deleted by hand are removed: its name may be used again."""
+    hooks = [hook for hook in module._forward_hooks.values() if isinstance(hook, _LayerHook)]
     for hook in hooks:
         if hook.layer_of(module) is None:
             hook.handle.remove()
     return [hook for hook in hooks if hook.layer_of(module) is not None]
 
 
-def _place(name: str) -> str:
+def _label(name: str) -> str:
     return f"module {name!r}" if name else "the model"
 
 

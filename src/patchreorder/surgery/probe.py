@@ -1,4 +1,4 @@
-"""Does the output of a model change by more than rounding when the maps of one of its modules are changed?"""
+"""Compare the output of a model with its output after a change to the feature maps of one module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Change = Callable[[Tensor, torch.Generator], Tensor]
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """In eval mode and without gradients; each module's mode and torch's random state are put back."""
+    """Put a model in eval mode without gradients; restore the mode of every module and torch's random state."""
     modes = [(module, module.training) for module in model.modules()]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.no_grad(), torch.random.fork_rng(devices):
@@ -29,7 +29,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class Probe:
-    """Runs a model on the same input, with the same random numbers, as often as there is something to try."""
+    """Runs a model repeatedly on one input with the same random numbers, and compares the outputs.
+
+    Raises:
+        ValueError: the output has no tensors, or changes from run to run.
+    """
 
     def __init__(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
         self.model, self.arguments = model, arguments
@@ -50,14 +54,14 @@ class Probe:
     def run(
         self, arguments: tuple[Any, ...], module: nn.Module | None = None, change: Change | None = None
     ) -> list[Tensor]:
-        """The tensors in the output, with the maps of one module changed, at every use."""
+        """Return the tensors of the output, with the feature maps of one module changed at every call."""
         generator = torch.Generator().manual_seed(0)
 
         def hook(_: nn.Module, __: Any, output: Any) -> Any:
             return change(output, generator) if change and is_maps(output) else output
 
         _seed()
-        # Copies, since a model may change its input, or return a tensor that the next run writes to.
+        # Copies: a model may write to its input, or return a tensor that its next run overwrites.
         copies = [argument.clone() if isinstance(argument, Tensor) else argument for argument in arguments]
         handle = (module or self.model).register_forward_hook(hook)
         try:
@@ -66,22 +70,22 @@ class Probe:
             handle.remove()
 
     def ignores_positions(self, module: nn.Module) -> bool:
-        """Whether shuffling the maps of a module changes the output no more than rounding does."""
+        """Whether shuffling the maps of a module changes the output by no more than rounding."""
         changes = _distances(self.output, self.run(self.arguments, module, shuffle))
         if not _within(changes, self.visible):
             return False
-        # A pool adds shuffled maps up in another order. How far that moves the output depends on all that
-        # comes later, so it is measured, by noise of the size of rounding in the same place.
+        # A pool sums shuffled maps in another order. The effect of that rounding depends on all later layers, so it is
+        # measured: by noise of the size of rounding on the same maps.
         noise = _distances(self.output, self.run(self.arguments, module, _add_rounding_noise))
         return _within(changes, [max(pair) for pair in zip(noise, self.rounding, strict=True)])
 
     def is_bypassed(self, module: nn.Module) -> bool:
-        """Whether the output still depends on the input when the maps of a module do not."""
+        """Whether the output still depends on the input when the maps of a module are all zero."""
         blanked = [self.run(arguments, module, _blank) for arguments in (self.arguments, self.varied)]
         return not _within(_distances(*blanked), self.rounding)
 
-    def takes(self, module: nn.Module, change: Change) -> bool:
-        """Whether the model runs with the maps of a module changed, warns of nothing, and returns the same shapes."""
+    def accepts(self, module: nn.Module, change: Change) -> bool:
+        """Whether the model runs with the maps of a module changed, without warnings, and returns the same shapes."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
@@ -91,31 +95,31 @@ class Probe:
         return [tensor.shape for tensor in changed] == [tensor.shape for tensor in self.output]
 
     def ignores_shifts(self) -> bool:
-        """Whether images rolled by a pixel, down and to the right, change the output no more than rounding does."""
+        """Whether rolling the images by a pixel, down and right, changes the output by no more than rounding."""
         rolled = tuple(value.roll((1, 1), (2, 3)) if is_maps(value) else value for value in self.arguments)
         return _within(_distances(self.output, self.run(rolled)), self.rounding)
 
     def ignores_input(self) -> bool:
-        """Whether another input gives the very same output."""
+        """Whether another input gives the same output."""
         return _within(_distances(self.output, self.run(self.varied)), self.repeated)
 
 
 def is_maps(value: Any) -> bool:
-    """Whether a module's output is (batch, channels, height, width) with more than one position."""
+    """Whether a value is feature maps: floats, (batch, channels, height, width), more than one position."""
     is_image = isinstance(value, Tensor) and value.dim() == 4 and value.is_floating_point()
     return is_image and value.shape[2:].numel() > 1
 
 
 def shuffle(maps: Tensor, generator: torch.Generator) -> Tensor:
-    """Every map in a random order of its own, one cycle through all positions: none stays where it was."""
+    """Permute the positions of every map by its own random cycle, so that no position stays."""
     path = torch.rand(maps.flatten(2).shape, generator=generator).argsort(2)  # b c hw
     order = torch.empty_like(path).scatter_(2, path, path.roll(1, 2)).to(maps.device)
-    # Into the same memory layout: in another one the next layers may round in another way.
+    # The memory layout is kept: in another one the next layers may round differently.
     return torch.empty_like(maps).copy_(maps.flatten(2).gather(2, order).view(maps.shape))
 
 
 def _add_rounding_noise(maps: Tensor, generator: torch.Generator) -> Tensor:
-    """Some units in the last place, for every value by itself and for every map as a whole, like a sum's."""
+    """Add some units in the last place, independent for every value and for every map as a whole."""
     scale = 32 * torch.finfo(maps.dtype).eps * maps.abs().mean((2, 3), keepdim=True)
     values = torch.randn(maps.shape, generator=generator)
     sums = torch.randn(*maps.shape[:2], 1, 1, generator=generator)
@@ -138,6 +142,7 @@ def _seed() -> None:
 
 
 def _tensors(value: Any) -> list[Tensor]:
+    """All tensors in nested lists, tuples, mappings and dataclasses."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, Mapping):
@@ -154,6 +159,7 @@ def _distances(first: list[Tensor], second: list[Tensor]) -> list[float]:
 
 
 def _distance(first: Tensor, second: Tensor) -> float:
+    """The L2 distance, in which NaN equals NaN and is infinitely far from every number."""
     same = (first == second) | (first.isnan() & second.isnan())
     return _norm((first.double() - second.double()).masked_fill(same, 0.0).nan_to_num(torch.inf))
 

@@ -1,4 +1,4 @@
-"""Surgery and advice on models that we did not write: torchvision's and one of timm's (extra `vision`)."""
+"""Surgery and advice on models of torchvision and timm (extra `vision`)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from patchreorder import PatchReorder, patch_reorder
+from patchreorder import PatchReorder
 from patchreorder.surgery.advice import advise
 from patchreorder.surgery.insertion import insert_after, remove_after
 from tests import vision
 
-torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("one_thread")
 torchvision, timm = vision.torchvision(), vision.timm()
 
 
@@ -38,8 +38,8 @@ def densenet() -> nn.Module:
     return torchvision.models.DenseNet(growth_rate=4, block_config=(2, 2), num_init_features=8, num_classes=10)
 
 
-# Places of every kind: a leaf, a Sequential, a block with a forward of its own, a module used twice, a
-# container that runs its children itself.
+# Modules of every kind: a leaf, a Sequential, a block with its own forward, a module called twice, a container that
+# iterates over its children.
 CASES = {
     "alexnet": (alexnet, 127, ["features.12", "features", "avgpool"]),
     "resnet18": (resnet18, 64, ["conv1", "layer3", "layer3.1", "layer2.0.relu"]),
@@ -51,49 +51,38 @@ Case = tuple[Callable[[], nn.Module], Tensor, list[str]]
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> Case:
-    torch.manual_seed(0)
-    build, size, places = CASES[request.param]
-    return build, torch.randn(1, 3, size, size), places
-
-
-def reorder_by_hand(model: nn.Module, name: str, x: Tensor) -> Tensor:
-    target = model.get_submodule(name)
-    plain = target.forward
-    target.forward = lambda y: patch_reorder(plain(y), grid="pixels")
-    try:
-        return model(x)
-    finally:
-        del target.forward
+    build, size, names = CASES[request.param]
+    return build, torch.randn(1, 3, size, size), names
 
 
 @torch.no_grad()
-def test_surgery(case: Case) -> None:
-    build, images, places = case
+def test_surgery(case: Case, reorder_by_hand: Callable[[nn.Module, str, Tensor], Tensor]) -> None:
+    build, images, names = case
     model = build().eval()
     old, shown, plain = model.state_dict(), repr(model), model(images)
-    for place in places:
-        expected = reorder_by_hand(model, place, images)
-        insert_after(model, place, PatchReorder(grid="pixels"))
+    for name in names:
+        expected = reorder_by_hand(model, name, images)
+        insert_after(model, name, PatchReorder(grid="pixels"))
         assert torch.equal(model(images), expected)
         assert not torch.equal(expected, plain)
         assert repr(model).count("PatchReorder(") == 1
         assert list(model.state_dict()) == list(old)
         model.load_state_dict(old, strict=True)
-        remove_after(model, place)
+        remove_after(model, name)
         assert repr(model) == shown
         assert torch.equal(model(images), plain)
 
 
 @torch.no_grad()
 def test_copies_compilation_and_export(case: Case) -> None:
-    build, images, places = case
+    build, images, names = case
     model = build().eval()
-    for place in places[:2]:
-        insert_after(model, place, PatchReorder(grid=2))
+    for name in names[:2]:
+        insert_after(model, name, PatchReorder(grid=2))
     expected = model(images)
     assert torch.equal(copy.deepcopy(model)(images), expected)
     assert torch.equal(pickle.loads(pickle.dumps(model))(images), expected)
-    if build is densenet:  # test_surgery.py compiles a container of this kind
+    if build is densenet:  # test_insertion.py compiles a container of this kind
         return
     torch._dynamo.reset()
     assert torch.equal(torch.compile(model, fullgraph=True, backend="eager")(images), expected)
@@ -102,15 +91,15 @@ def test_copies_compilation_and_export(case: Case) -> None:
 
 def advice_on(model: nn.Module, images: Tensor) -> tuple[dict[str, str], str]:
     console = Console(record=True, file=StringIO(), width=120)
-    warnings = {line.name: line.warning for line in advise(model, images, console=console)}
+    warnings = {advice.name: advice.warning for advice in advise(model, images, console=console)}
     return warnings, console.export_text()
 
 
 def test_advice_on_alexnet() -> None:
     warnings, text = advice_on(alexnet(), torch.randn(1, 3, 224, 224))
     assert list(warnings) == [*(f"features.{number}" for number in range(13)), "avgpool"]
-    assert warnings["features.0"] == "early: 4 convolutions follow"
-    assert warnings["features.9"] == "early: a convolution follows"
+    assert warnings["features.0"] == "early: 4"
+    assert warnings["features.9"] == "early: 1"
     assert {name for name, warning in warnings.items() if not warning} == {
         "features.10",
         "features.11",
@@ -122,13 +111,13 @@ def test_advice_on_alexnet() -> None:
 
 def test_advice_on_resnet18() -> None:
     warnings, text = advice_on(resnet18(), torch.randn(2, 3, 64, 64))
-    assert warnings["conv1"] == "early: 16 convolutions follow"
-    assert warnings["layer4.1.relu"] == "early: a convolution follows"  # its first use
+    assert warnings["conv1"] == "early: 16"
+    assert warnings["layer4.1.relu"] == "early: 1"  # its first call
     assert warnings["layer4.1.conv2"] == warnings["layer4.1.bn2"] == "branch"
     assert warnings["layer4.1"] == "no-op"  # the global pool follows
     assert "layer4" not in warnings
-    assert "ranked:quantiles=4 instead of the global pool behind layer4.1 (avgpool)" in text
-    assert "512 x 4 numbers then, not 512" in text
+    assert "ranked:quantiles=4 in place of the global pool after layer4.1 (avgpool)" in text
+    assert "512 x 4 inputs, not 512" in text
     assert "insert_after(" not in text
 
 

@@ -167,7 +167,7 @@ def test_claims_name_rows_and_commands_that_exist():
     text = (DOCS / "claims.md").read_text(encoding="utf-8")
     files = re.findall(r"\]\((\.\./[^)#]+)", text)
     assert files
-    for name in [*files, *(f"../{test}" for test in re.findall(r"`(tests/\w+\.py)`", text))]:
+    for name in [*files, *(f"../{test}" for test in re.findall(r"`(tests/[\w/]+\.py)`", text))]:
         assert (DOCS / name).is_file(), name
     for command in re.findall(r"`(patchreorder [^`]+)`", text):
         words = command.split()

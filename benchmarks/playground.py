@@ -1,20 +1,20 @@
-"""How long the playground takes: under the load of several clients, and from a change to the drawn answer in a browser.
+"""Response times of the playground: with several clients at once, and in a browser from a change to the drawn answer.
 
     python benchmarks/playground.py [--out runs/bench] [--clients 8] [--seconds 20] [--quick]
     python benchmarks/playground.py --screenshots docs/images
 
-Contract: the server is `patchreorder play`, a process of its own. Load: clients with a connection each ask without a
-pause what the page asks: answers for new poses, every tenth time a ring, every fortieth a map of shifts (for new
-digits, so that the cache does not help). Browser: chromium turns the digit by one degree at a time, 20 times a second;
-from the input event until the answer is drawn (`performance.measure` of the page itself). What else the machine did is
-in the numbers: its load average is written beside them. A limit that is missed is printed as such.
+Contract: the server is `patchreorder play` in a process of its own. Load: each client has a connection and sends the
+requests of the page without a pause: answers for new poses, every tenth time a ring, every fortieth a map of shifts
+(for new digits, so that the cache does not help). Browser: chromium rotates the digit by one degree, 20 times a second;
+the time is from the input event until the answer is drawn (`performance.measure` in the page). Other load on the
+machine is part of the numbers, so the load average is written with them. A missed limit is printed as such.
 """
 
 from __future__ import annotations
 
 import sys
 
-sys.path.pop(0)  # this folder, where operator.py would pass for the standard library's
+sys.path.pop(0)  # this folder: its operator.py hides the one of the standard library
 
 import argparse
 import contextlib
@@ -40,9 +40,9 @@ from rich.table import Table
 from patchreorder.laboratory import provenance
 from patchreorder.playground.digits import SAMPLES
 
-LIVE = 100.0  # milliseconds that a change may take in the browser
+LIVE = 100.0  # limit for a change in the browser, in milliseconds
 FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-# Size, colours, state, and whether all of the page is shown.
+# Window size, colour scheme, state, and whether to show the whole page.
 VIEWS: dict[str, tuple[Any, Any, str, bool]] = {
     "playground": ({"width": 1280, "height": 1290}, "light", "#t=-130&d=s2", False),
     "playground_dark": ({"width": 1280, "height": 900}, "dark", "#n=t&t=20&x=5&y=-4&g=4&pt=25", True),
@@ -55,14 +55,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--changes", type=int, default=100, help="that are made in the browser")
-    parser.add_argument("--quick", action="store_true", help="a few: does it run at all")
-    parser.add_argument("--screenshots", type=Path, help="only write pictures of the page into this folder")
+    parser.add_argument("--changes", type=int, default=100, help="number of changes in the browser")
+    parser.add_argument("--quick", action="store_true", help="a short run, to see that it works")
+    parser.add_argument("--screenshots", type=Path, help="only write screenshots of the page to this folder")
     args = parser.parse_args()
     console = Console()
     with serving() as address:
         if args.screenshots:
-            photograph(address, args.screenshots)
+            take_screenshots(address, args.screenshots)
             console.print(f"written to {args.screenshots}: {', '.join(VIEWS)}")
             return
         seconds, changes = (2.0, 10) if args.quick else (args.seconds, args.changes)
@@ -95,7 +95,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
-    """The address of a playground that runs as long as this lasts."""
+    """Run the playground and yield its address."""
     command = [sys.executable, "-m", "patchreorder", "play", "--port", "0", "--no-browser"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
@@ -111,7 +111,7 @@ def serving() -> Iterator[str]:
 
 
 def under_load(address: str, clients: int, seconds: float) -> dict[str, Any]:
-    """Milliseconds of every kind of question, asked by several clients at once."""
+    """Return the milliseconds of every kind of request, from several clients at once."""
     drawings = [each["strokes"] for each in json.loads(SAMPLES.read_text(encoding="utf-8"))]
     times: dict[str, list[float]] = {"answer": [], "ring": [], "shifts": []}
     errors: list[str] = []
@@ -121,15 +121,15 @@ def under_load(address: str, clients: int, seconds: float) -> dict[str, Any]:
     def client(number: int) -> None:
         own = random.Random(number)
         connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
-        asked = 0
+        sent = 0
         while time.monotonic() < end:
-            asked += 1
-            kind = "shifts" if asked % 40 == 0 else "ring" if asked % 10 == 0 else "answer"
+            sent += 1
+            kind = "shifts" if sent % 40 == 0 else "ring" if sent % 10 == 0 else "answer"
             strokes = [[max(0, min(1000, x + own.randint(-9, 9))) for x in line] for line in own.choice(drawings)]
-            ask = {"digit": {"strokes": strokes}, "turn": own.randint(-180, 180), "trained": own.choice("rt")}
+            request = {"digit": {"strokes": strokes}, "rotation": own.randint(-180, 180), "trained": own.choice("rt")}
             began = time.perf_counter()
             try:
-                connection.request("POST", f"/api/{kind}", json.dumps(ask), {"content-type": "application/json"})
+                connection.request("POST", f"/api/{kind}", json.dumps(request), {"content-type": "application/json"})
                 answer = connection.getresponse()
                 content = answer.read()
             except OSError as error:
@@ -138,7 +138,7 @@ def under_load(address: str, clients: int, seconds: float) -> dict[str, Any]:
                 continue
             if answer.status == 200:
                 times[kind].append(1000 * (time.perf_counter() - began))
-            elif answer.status == 503:  # it says so and goes on: the page asks again
+            elif answer.status == 503:  # busy: the page tries again, too
                 busy.append(1)
                 time.sleep(0.3)
             else:
@@ -175,12 +175,12 @@ def spread(values: list[float]) -> dict[str, float]:
 def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
-    place = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if not place:
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not path:
         yield None
         return
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=place, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         try:
             yield browser
         finally:
@@ -188,22 +188,22 @@ def chromium() -> Iterator[Any]:
 
 
 def settle(page: Any, address: str) -> None:
-    """Open the page and wait for its slower pictures."""
+    """Open the page and wait for its slower plots."""
     page.goto(address)
     page.wait_for_selector("html[data-ready]")
-    for picture in (".ring g.mark", ".map rect.mark"):
-        page.locator(picture).nth(2).wait_for(state="attached", timeout=60_000)
+    for plot in (".ring g.mark", ".map rect.mark"):
+        page.locator(plot).nth(2).wait_for(state="attached", timeout=60_000)
 
 
 def in_browser(address: str, changes: int) -> dict[str, float] | None:
-    """Milliseconds from a change of the turn to the drawn answer."""
+    """Return the milliseconds from a change of the rotation to the drawn answer."""
     with chromium() as browser:
         if browser is None:
             return None
         page = browser.new_page()
         settle(page, f"{address}/#n=t")
         page.wait_for_timeout(1500)
-        page.locator("#turn").focus()
+        page.locator("#rotation").focus()
         page.evaluate("performance.clearMeasures()")
         for _ in range(changes):
             page.keyboard.press("ArrowRight")
@@ -212,12 +212,12 @@ def in_browser(address: str, changes: int) -> dict[str, float] | None:
         return spread(page.evaluate("performance.getEntriesByName('change').map((entry) => entry.duration)"))
 
 
-def photograph(address: str, folder: Path) -> None:
-    """Pictures of the page, small enough for documents."""
+def take_screenshots(address: str, folder: Path) -> None:
+    """Write screenshots of the page, small enough for the documentation."""
     folder.mkdir(parents=True, exist_ok=True)
     with chromium() as browser:
         if browser is None:
-            raise OSError("there is no chromium to take pictures with")
+            raise OSError("there is no chromium: `apt-get install chromium`, or name one in the variable CHROMIUM")
         for name, (size, scheme, state, whole) in VIEWS.items():
             page = browser.new_page(viewport=size, color_scheme=scheme)
             settle(page, f"{address}/{state}")
@@ -231,7 +231,7 @@ def photograph(address: str, folder: Path) -> None:
 
 
 def scene() -> bytes:
-    """A drawn picture for the part with photographs: a house by a lake."""
+    """Draw an image for the section with photographs: a house by a lake."""
     image = Image.new("RGB", (640, 480), (150, 190, 225))
     pen = ImageDraw.Draw(image)
     pen.rectangle((0, 300, 640, 480), fill=(70, 120, 75))

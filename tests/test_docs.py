@@ -1,4 +1,4 @@
-"""The documentation says what is so: its examples run, its pictures are there, its numbers are the demo's."""
+"""The documentation: its examples run, its images exist, its numbers are those of the committed results."""
 
 import doctest
 import functools
@@ -13,9 +13,12 @@ from patchreorder.measuring.image_set import is_dataset
 from patchreorder.models import FAMILIES
 from patchreorder.report import markdown
 from patchreorder.report.folder import load
+from patchreorder.report.tables import RecipeResults
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS, RESULTS = ROOT / "docs", ROOT / "results"
 PAGES = sorted(DOCS.glob("*.md"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def examples(page: Path) -> list[doctest.Example]:
@@ -28,9 +31,9 @@ def test_examples_run(page):
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert sum(line.startswith(">>> ") for block in blocks for line in block.splitlines()) == len(examples(page))
     test = doctest.DocTestParser().get_doctest("".join(blocks), {}, page.name, str(page), 0)
-    said: list[str] = []
-    doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=said.append)
-    assert not said, "".join(said)
+    failures: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test, out=failures.append)
+    assert not failures, "".join(failures)
 
 
 def test_the_operator_page_has_examples():
@@ -38,39 +41,37 @@ def test_the_operator_page_has_examples():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_pictures_are_there_and_small(page):
+def test_images_exist_and_are_small(page):
     for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / name).stat().st_size < 200_000, name
 
 
-def test_numbers_of_the_operator_page_are_the_demos():
+def test_the_numbers_of_the_operator_page_are_those_of_the_demo():
     text = " ".join((DOCS / "operator.md").read_text(encoding="utf-8").split())
     numbers = json.loads((DOCS / "images" / "demo.json").read_text(encoding="utf-8"))
     distance, nearer = numbers["distance"], numbers["copies nearer than the leaf"]
     for row in distance["as they are"]:
         assert f"| {row} | " + " | ".join(f"{column[row]:.2f}" for column in distance.values()) + " |" in text
     assert f"of {numbers['copies']} | " + " | ".join(map(str, nearer.values())) + " |" in text
-    turned, shifted = numbers["key turned by (degrees)"], numbers["key shifted right by (pixels)"]
+    rotated, shifted = numbers["key rotated by (degrees)"], numbers["key shifted right by (pixels)"]
 
     def pixels(curve, by):
         return curve['grid="pixels"'][curve["by"].index(by)]
 
-    spots = numbers["spot filters, pixels, turned"]
+    spots = numbers["spot filters, pixels, rotated"]
     for claim in (
         f"by 8 leaves a distance of {pixels(shifted, 8):.2f}, one by 4 leaves {pixels(shifted, 4):.2f}",
-        f"leaves {pixels(turned, 90):.2f} over all filters, and {spots['90°']:.2f} over those",
+        f"leaves {pixels(rotated, 90):.2f} over all filters, and {spots['90°']:.2f} over those",
         f"{spots['45°']:.2f} remains even for the filters that look the same from every side, "
-        f"{pixels(turned, 45):.2f} for all",
+        f"{pixels(rotated, 45):.2f} for all",
     ):
         assert claim in text
 
 
 @functools.cache
-def committed(name: str) -> str:
-    """The tables of a recipe's committed rows."""
-    (recipe,) = (recipe for recipe in load(DOCS.parent / "results") if recipe.name == name)
-    assert not recipe.problems
-    return markdown.render([recipe])
+def committed() -> dict[str, RecipeResults]:
+    """The committed results, by recipe."""
+    return {recipe.name: recipe for recipe in load(RESULTS)}
 
 
 @pytest.mark.parametrize(
@@ -79,15 +80,13 @@ def committed(name: str) -> str:
     + [("table3", "trained"), ("upright", "short")],
 )
 def test_the_readmes_table_is_that_of_the_committed_rows(name, setting):
-    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    (table,) = committed(name).split(f", setting {setting}, test images**\n\n")[1:]
-    rows = table.split("\n\n")[0].splitlines()
-    assert rows[0].startswith("| model |")
-    shown = readme.split(f"<!-- {name}, {setting}:")[1].split("-->")[1].split("<!-- end")[0].strip().splitlines()
-    assert shown == rows, "run `patchreorder report results --markdown` and copy its first table"
+    assert not committed()[name].problems
+    (table,) = (table for table in committed()[name].tables if table.title.endswith(f"setting {setting}, test images"))
+    shown = README.split(f"<!-- {name}, {setting}:")[1].split("-->")[1].split("<!-- end")[0].strip()
+    assert shown == markdown._cells(table), "run `patchreorder report results --markdown` and copy its first table"
 
 
-# README's first table: where its numbers stand, by recipe and column; and the rows of each method, in the same order.
+# README's first table: the recipe and column of its numbers, and the row of each method by recipe.
 GLANCE_COLUMNS = {
     "digits turned": ("table1", "R"),
     "digits shifted": ("table1", "T"),
@@ -115,7 +114,7 @@ GLANCE_ROWS = {
 def glance() -> str:
     """README's first table, from the committed rows."""
     found: dict[tuple[str, str, str], list[float]] = {}
-    for recipe in load(DOCS.parent / "results"):
+    for recipe in committed().values():
         for result in recipe.results:
             if (result.setting, result.split) == ("short", "test"):
                 found.setdefault((recipe.name, result.row, result.column), []).append(result.value)
@@ -132,14 +131,13 @@ def glance() -> str:
 
 
 def test_the_readmes_first_table_is_that_of_the_committed_rows():
-    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    shown = readme.split("<!-- at a glance: ")[1].split("-->")[1].split("<!-- end")[0].strip()
+    shown = README.split("<!-- at a glance: ")[1].split("-->")[1].split("<!-- end")[0].strip()
     assert shown == glance(), f"write\n{glance()}"
 
 
 def test_the_trials_in_the_laboratorys_table_are_the_committed_ones():
     text = (DOCS / "laboratory.md").read_text(encoding="utf-8")
-    (recipe,) = (recipe for recipe in load(DOCS.parent / "results" / "trials") if recipe.name == "table1")
+    (recipe,) = (recipe for recipe in load(RESULTS / "trials") if recipe.name == "table1")
     found = {
         (result.row, result.column, result.setting.partition(",lr=")[2]): result.value for result in recipe.results
     }
@@ -150,7 +148,7 @@ def test_the_trials_in_the_laboratorys_table_are_the_committed_ones():
 
 def test_the_ablations_in_the_laboratory_are_the_committed_rows():
     text = (DOCS / "laboratory.md").read_text(encoding="utf-8")
-    (recipe,) = (recipe for recipe in load(DOCS.parent / "results") if recipe.name == "ablations")
+    recipe = committed()["ablations"]
     assert not recipe.problems
     found = {(result.row, result.column): f"{result.value:.2f}" for result in recipe.results}
     lines = [
@@ -189,10 +187,8 @@ def test_claims_name_rows_and_commands_that_exist():
         assert re.match(r"\*\*(holds|fails|partly|untested)\*\*", cells[1].strip()), claim
 
 
-def test_rows_of_the_claims_have_what_is_said():
-    """A claim that names a recipe's rows needs some there."""
+def test_claims_link_to_rows_that_exist():
     text = (DOCS / "claims.md").read_text(encoding="utf-8")
     for name in set(re.findall(r"\[rows\]\(\.\./results/(\w+)\.jsonl\)", text)):
-        (recipe,) = (recipe for recipe in load(DOCS.parent / "results") if recipe.name == name)
-        assert recipe.results
-        assert not recipe.problems
+        assert committed()[name].results
+        assert not committed()[name].problems

@@ -1,4 +1,7 @@
-"""Rotation and translation invariance for convolutional networks by sorting the patches of a feature map by energy."""
+"""Rotation and translation invariance for convolutional networks by sorting the patches of a feature map by energy.
+
+The public names are imported when they are first used, so that `import patchreorder` is quick.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from .surgery.insertion import insert_after as insert_after
     from .surgery.insertion import remove_after as remove_after
 
-_HOMES = {
+_MODULES = {
     "OrientationReorder": "layers.orientation_reorder",
     "PatchReorder": "layers.patch_reorder",
     "PoseAlign": "layers.pose_align",
@@ -45,37 +48,16 @@ _HOMES = {
     "undo_reorder": "operator.functional",
     "unroll": "layers.unroll",
 }
-__all__ = [
-    "OrientationReorder",
-    "PatchReorder",
-    "PoseAlign",
-    "RankedPool",
-    "ShiftAlign",
-    "Unroll",
-    "advise",
-    "align_pose",
-    "align_shift",
-    "create_layer",
-    "create_model",
-    "insert_after",
-    "load_classifier",
-    "patch_reorder",
-    "ranked_pool",
-    "remove_after",
-    "reorder_orientations",
-    "undo_reorder",
-    "unroll",
-]
+__all__ = sorted(_MODULES)
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(import_module(f".{_MODULES[name]}", __name__), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_MODULES])

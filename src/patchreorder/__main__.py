@@ -1,38 +1,39 @@
 """The command line: `patchreorder COMMAND`, the same as `python -m patchreorder COMMAND`.
 
-Only the command that is asked for is imported, so help and version answer at once.
+Only the command that runs is imported, so that help and version need no torch.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 from tyro.extras import subcommand_cli_from_dict
 
 from patchreorder import __version__
 
-# A command is a function in commands/NAME.py, and this line about it.
-COMMANDS = {
-    "info": "Say what is installed here and which form of the operator answers.",
-    "run": "Train and measure the cells of a table; a finished cell is never trained again.",
-    "fit": "Train a classifier on folders of photographs, and compare it with the same network without reordering.",
-    "predict": "Name what is on images, with a classifier that `patchreorder fit` made.",
-    "measure": "Measure how invariant a network is to rotations and shifts, layer by layer: tables, numbers, a page.",
-    "report": "Print the tables of a folder of results and write them, with curves and mistakes, as one HTML page.",
-    "shard": "Check the pictures of class folders and write them into shards, which are read faster than many files.",
-    "index": "Make an index of the pictures in a folder, or bring it up to date; `search` and `duplicates` ask it.",
-    "search": "Find the pictures of an index that are nearest to a picture, or to every picture of a folder.",
-    "duplicates": "List groups of pictures that show the same thing, perhaps turned, shifted or from another side.",
-    "play": "Open a page that shows reordering at work: digits to turn and shift, three networks, the layer, "
-    "your photographs.",
-    "demo": "Sort the feature maps of a drawn key, turned and shifted: pictures and numbers, no data needed.",
-}
+# A command is the function NAME in commands/NAME.py.
+COMMANDS = (
+    "info",
+    "run",
+    "fit",
+    "predict",
+    "measure",
+    "report",
+    "shard",
+    "index",
+    "search",
+    "duplicates",
+    "play",
+    "demo",
+)
 DESCRIPTION = (
     "Rotation and translation invariance for convolutional networks by sorting the patches of a feature map. "
-    "`patchreorder COMMAND --help` explains a command; alone, `patchreorder` means `patchreorder info`; "
+    "`patchreorder COMMAND --help` explains a command; `patchreorder` alone is `patchreorder info`; "
     "--version prints the version."
 )
 
@@ -45,7 +46,7 @@ def main(args: list[str] | None = None) -> int:
         return 0
     args = args or ["info"]
     try:
-        functions = {name: _load(name) if name == args[0] else _name_only(name) for name in COMMANDS}
+        functions = {name: _load(name) if name == args[0] else _placeholder(name) for name in COMMANDS}
         subcommand_cli_from_dict(functions, prog="patchreorder", description=DESCRIPTION, args=args)
     except KeyboardInterrupt:
         return 130
@@ -57,16 +58,25 @@ def main(args: list[str] | None = None) -> int:
     return 0
 
 
+def summary(name: str) -> str:
+    """Return the first line of a command's docstring, without importing the command."""
+    source = Path(__file__).with_name("commands") / f"{name}.py"
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    raise ImportError(f"{source} has no function {name}")
+
+
 def _load(name: str) -> Callable[..., None]:
     return getattr(import_module(f"patchreorder.commands.{name}"), name)
 
 
-def _name_only(name: str) -> Callable[[], None]:
-    """What stands for a command in the list of all."""
+def _placeholder(name: str) -> Callable[[], None]:
+    """Return what stands for a command in the list of all."""
 
     def listed() -> None: ...
 
-    listed.__doc__ = COMMANDS[name]
+    listed.__doc__ = summary(name)
     return listed
 
 

@@ -1,4 +1,4 @@
-"""`patchreorder info`: what is installed here, and which form of the operator answers."""
+"""`patchreorder info`: versions, devices, optional packages, and which form of the operator is in use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from patchreorder import __version__
 
 
 def info() -> None:
-    """Say what is installed here and which form of the operator answers."""
+    """Show versions, devices, optional packages, and which form of the operator is in use."""
     table = Table.grid(padding=(0, 2))
     for name, value in _facts():
         table.add_row(Text(name, style="bold"), Text(value))
@@ -26,7 +26,7 @@ def info() -> None:
 
 
 def _facts() -> Iterator[tuple[str, str]]:
-    import torch  # here, so that `patchreorder info --help` need not wait for it
+    import torch  # not at the top: `patchreorder info --help` does not need it
 
     from patchreorder.operator import native
 
@@ -52,10 +52,10 @@ def _devices() -> list[str]:
 
 
 def _extras() -> dict[str, list[str]]:
-    """The packages of each optional extra, as the installed package declares them."""
+    """Return the packages of each optional extra, as the installed package declares them."""
     try:
         declared = metadata.requires("patchreorder") or []
-    except metadata.PackageNotFoundError:  # run from a folder of sources
+    except metadata.PackageNotFoundError:  # run from the source folder
         return {}
     extras: dict[str, list[str]] = {}
     for line in declared:

@@ -1,4 +1,4 @@
-"""`patchreorder predict`: what a classifier that `patchreorder fit` made sees on images."""
+"""`patchreorder predict`: classify images with a classifier that `patchreorder fit` trained."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tyro.conf import Positional
 def predict(
     classifier: Annotated[Path, Positional], images: Annotated[tuple[Path, ...], Positional], *, top: int = 3
 ) -> None:
-    """Name what is on images, with a classifier that `patchreorder fit` made.
+    """Classify images with a classifier that `patchreorder fit` trained.
 
     Args:
-        classifier: its file, classifier.safetensors.
-        images: picture files.
-        top: how many answers to show.
+        classifier: file that `fit` wrote, classifier.safetensors.
+        images: image files.
+        top: number of classes to show.
     """
     if top < 1:
         raise ValueError(f"top ({top}) must be 1 or more")
@@ -33,7 +33,7 @@ def predict(
     from patchreorder.models.saved import load_classifier
 
     model, classes = load_classifier(classifier)
-    shown = Table("image", "class", "probability")
+    table = Table("image", "class", "probability")
     bad = []
     for path in images:
         try:
@@ -42,10 +42,10 @@ def predict(
             bad.append(str(error))
             continue
         with torch.inference_mode():
-            chances = model(model_input(pixels[None], torch.device("cpu")))[0].softmax(0)
-        best = chances.topk(min(top, len(classes)))
-        for place, (chance, index) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
-            shown.add_row(Text("" if place else str(path)), Text(classes[index]), f"{chance:.1%}")
-    Console(highlight=False).print(shown)
+            probabilities = model(model_input(pixels[None], torch.device("cpu")))[0].softmax(0)
+        best = probabilities.topk(min(top, len(classes)))
+        for rank, (probability, index) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+            table.add_row(Text("" if rank else str(path)), Text(classes[index]), f"{probability:.1%}")
+    Console(highlight=False).print(table)
     if bad:
         raise ValueError("; ".join(bad))

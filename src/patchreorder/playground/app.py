@@ -1,6 +1,6 @@
-"""The web application: the files of the page, and a few questions that the library answers.
+"""The web application: the files of the page, and the routes that compute what it shows.
 
-Annotations are not postponed here: FastAPI looks at them, and finds only what exists outside the function.
+Annotations are not postponed here: FastAPI evaluates them, and would not find names that are local to a function.
 """
 
 import functools
@@ -10,21 +10,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from patchreorder import __version__
 from patchreorder.data.images import BadImage
 
-from . import asked, networks
-from .asked import Refused
-from .digits import Mnist, samples, shown
-from .guard import UPLOAD, Guard
+from . import networks, photographs, requests
+from .cache import Cache
+from .digits import Digit, Mnist, render, samples
+from .limits import BUSY, UPLOAD, LimitedApp, error_response
 from .networks import Networks
-from .photographs import Photographs, WrongKind
-from .pool import Busy, Cache, GivenUp, Pool, TimeOver
+from .photographs import Photographs, UnsupportedFormat
+from .pool import Abandoned, Busy, Pool, TimedOut
+from .requests import DigitPose, Drawing, InvalidRequest
 
 PAGE = Path(__file__).parent / "page"
-KINDS = {
+MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -32,12 +31,13 @@ KINDS = {
     ".svg": "image/svg+xml",
 }
 LIVE_SECONDS, SLOW_SECONDS = 5.0, 30.0
-KEPT = 400  # rings and maps of shifts
-Step = Callable[[], None]
+CACHED = 400  # rings and maps of shifts
+NO_STORE = {"cache-control": "no-store"}
+Check = Callable[[], None]
 
 
 def need_fastapi() -> None:
-    """Raise an ImportError that says what to install, before anything is loaded."""
+    """Raise an ImportError that says what to install."""
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
@@ -46,168 +46,158 @@ def need_fastapi() -> None:
 
 
 def create_app(
-    *,
-    mnist: Mnist,
-    photographs: Photographs,
-    names: Collection[str] = (),
-    numbers: bool = False,
-) -> Guard:
-    """The playground as an ASGI application.
+    *, mnist: Mnist, photos: Photographs, hosts: Collection[str] = (), any_address: bool = False
+) -> LimitedApp:
+    """Return the playground as an ASGI application.
 
-    What answers at once (probabilities, feature maps), the ring, the map of shifts, which takes longest, and what
-    decodes photographs have threads of their own, so that none of them keeps another waiting.
+    Quick answers, rings, maps of shifts and uploads have threads of their own, so that none delays another.
 
     Args:
-        mnist: digits to pick from.
-        photographs: where photographs go.
-        names, numbers: by which hosts the server may be called, see `Guard`.
+        mnist: digits to choose from.
+        photos: holds the uploads.
+        hosts, any_address: see `LimitedApp`.
     """
     from fastapi import FastAPI, Request
     from fastapi.responses import JSONResponse, Response
 
-    answering = Networks()
+    models = Networks()
     cores = os.cpu_count() or 1
     live = Pool(workers=cores, waiting=24, seconds=LIVE_SECONDS)
-    turning = Pool(workers=max(1, cores // 2), waiting=24, seconds=SLOW_SECONDS)
+    rotating = Pool(workers=max(1, cores // 2), waiting=24, seconds=SLOW_SECONDS)
     shifting = Pool(workers=max(1, cores // 2), waiting=24, seconds=SLOW_SECONDS)
     decoding = Pool(workers=1, waiting=3, seconds=SLOW_SECONDS)
-    cache = Cache(KEPT)
-    files = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in PAGE.iterdir() if path.suffix in KINDS}
+    cache: Cache[tuple[str, bytes, DigitPose], dict[str, Any]] = Cache(CACHED)
+    files = {
+        path.name: (path.read_bytes(), MEDIA_TYPES[path.suffix])
+        for path in PAGE.iterdir()
+        if path.suffix in MEDIA_TYPES
+    }
 
     @asynccontextmanager
     async def closing(app: FastAPI):  # type: ignore[no-untyped-def]
         yield
-        for pool in (live, turning, shifting, decoding):
+        for pool in (live, rotating, shifting, decoding):
             pool.close()
 
-    # No pages about the interface: they would load scripts from elsewhere.
+    # No generated pages about the interface: they load scripts from other servers.
     app = FastAPI(title="patchreorder", docs_url=None, redoc_url=None, openapi_url=None, lifespan=closing)
 
-    def problem(status: int, text: str) -> JSONResponse:
-        headers = {"cache-control": "no-store", **({"retry-after": "1"} if status == 503 else {})}
-        return JSONResponse({"error": text}, status, headers=headers)
-
-    async def answered(request: Request, pool: Pool, work: Callable[[Step], dict[str, Any]]) -> Response:
-        """The work's answer as JSON; whatever goes wrong as a JSON object with `error`."""
+    async def respond(request: Request, pool: Pool, job: Callable[[Check], dict[str, Any]]) -> Response:
+        """Run the job and return its result as JSON, or an error as a JSON object with `error`."""
         try:
-            found = await pool.run(work, left=_left(request.receive))
-        except WrongKind as error:
-            return problem(415, str(error))
+            found = await pool.run(job, disconnected=_disconnected(request.receive))
+        except UnsupportedFormat as error:
+            return error_response(415, str(error))
         except BadImage as error:
-            return problem(400, str(error))
-        except Refused as error:
-            return problem(422, str(error))
+            return error_response(400, str(error))
+        except InvalidRequest as error:
+            return error_response(422, str(error))
         except KeyError:
-            return problem(404, "this photograph is not kept any more: send it again")
+            return error_response(404, "this photograph is no longer in memory: send it again")
         except Busy:
-            return problem(503, "the server is busy: try again in a moment")
-        except TimeOver:
-            return problem(504, f"this took longer than {pool.seconds:g} seconds")
-        except GivenUp:
+            return error_response(503, BUSY)
+        except TimedOut:
+            return error_response(504, f"this took longer than {pool.seconds:g} seconds")
+        except Abandoned:
             return Response(status_code=204)  # nobody reads it
-        return JSONResponse(found, headers={"cache-control": "no-store"})
+        return JSONResponse(found, headers=NO_STORE)
 
-    async def asked_for(request: Request) -> dict[str, Any]:
+    async def parse(request: Request) -> dict[str, Any]:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # a form of another site cannot send it
-            raise Refused(f"content-type ({kind[:60]!r}) must be application/json")
-        return asked.parsed(await request.body())
+        if kind != "application/json":  # a form on another site cannot send it
+            raise InvalidRequest(f"content-type ({kind[:60]!r}) must be application/json")
+        return requests.parse(await request.body())
 
-    @app.exception_handler(Refused)
-    async def refused(request: Request, error: Exception) -> JSONResponse:
-        return problem(422, str(error))
+    def find(wanted: Drawing | int) -> Digit:
+        return mnist.digit(wanted) if isinstance(wanted, int) else render(wanted)
+
+    @app.exception_handler(InvalidRequest)
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
+        return error_response(422, str(error))
 
     @app.exception_handler(404)
     @app.exception_handler(405)
     async def unknown(request: Request, error: Exception) -> JSONResponse:
         status = getattr(error, "status_code", 404)
-        return problem(status, f"{request.method} {request.url.path[:100]!r} is nothing that this server knows")
+        return error_response(status, f"there is no {request.method} {request.url.path[:100]!r} on this server")
 
     @app.get("/api/about")
     async def about() -> JSONResponse:
         facts = {
             "version": __version__,
-            "mnist": mnist.reason,  # empty if all is well
-            "photographs": photographs.reason,
-            "errors": networks.measured(),
-            "samples": [shown(sample) for sample in samples()],
-            "maps": {short: answering.map_size(dataset) for short, dataset in asked.TRAINED.items()}
-            | {"photo": photographs.map_size()},
+            "mnist": mnist.reason,  # why it is not there, or empty
+            "photographs": photos.reason,
+            "errors": networks.error_rates(),
+            "samples": [sample.as_json() for sample in samples()],
+            "maps": {short: models.map_size(dataset) for short, dataset in requests.DATASETS.items()}
+            | {"photo": photographs.MAP_SIZE},
         }
-        return JSONResponse(facts, headers={"cache-control": "no-store"})
+        return JSONResponse(facts, headers=NO_STORE)
 
     @app.get("/api/mnist")
     async def choice(request: Request) -> Response:
         seed = request.query_params.get("seed", "0")
         if not seed.isdecimal() or len(seed) > 9:
-            raise Refused(f"seed ({seed[:20]!r}) must be a whole number below a billion")
-        return await answered(request, live, lambda check: {"digits": mnist.choice(int(seed))})
+            raise InvalidRequest(f"seed ({seed[:20]!r}) must be an integer below a billion")
+        return await respond(request, live, lambda check: {"digits": mnist.choice(int(seed))})
 
     @app.post("/api/answer")
     async def answer(request: Request) -> Response:
-        ask = await asked_for(request)
-        wanted, pose, dataset = asked.digit(ask), asked.pose(ask), asked.trained(ask)
-        height, width = answering.map_size(dataset)
-        settings = asked.settings(ask, height=height, width=width)
-        return await answered(
-            request, live, lambda check: answering.answer(mnist.find(wanted), pose, dataset, settings)
-        )
+        asked = await parse(request)
+        wanted, pose = requests.read_digit(asked), requests.read_digit_pose(asked)
+        dataset = requests.read_dataset(asked)
+        height, width = models.map_size(dataset)
+        settings = requests.read_settings(asked, height=height, width=width)
+        return await respond(request, live, lambda check: models.answer(find(wanted), pose, dataset, settings))
+
+    async def sweep(request: Request, pool: Pool, kind: str, pose: DigitPose, wanted: Drawing | int) -> Response:
+        compute = {"ring": models.ring, "shifts": models.shifts}[kind]
+
+        def job(check: Check) -> dict[str, Any]:
+            digit = find(wanted)
+            return cache.get((kind, digit.pixels.tobytes(), pose), lambda: compute(digit, pose, check=check))
+
+        return await respond(request, pool, job)
 
     @app.post("/api/ring")
     async def ring(request: Request) -> Response:
-        ask = await asked_for(request)
-        wanted, pose = asked.digit(ask), asked.pose(ask)._replace(turn=0)
-
-        def work(check: Step) -> dict[str, Any]:
-            digit = mnist.find(wanted)
-            return cache.get(("ring", digit.digest, pose), lambda: answering.ring(digit, pose, check=check))
-
-        return await answered(request, turning, work)
+        asked = await parse(request)
+        pose = requests.read_digit_pose(asked)._replace(rotation=0)  # it shows all of them
+        return await sweep(request, rotating, "ring", pose, requests.read_digit(asked))
 
     @app.post("/api/shifts")
     async def shifts(request: Request) -> Response:
-        ask = await asked_for(request)
-        wanted, pose = asked.digit(ask), asked.Pose(asked.pose(ask).turn)
-
-        def work(check: Step) -> dict[str, Any]:
-            digit = mnist.find(wanted)
-            return cache.get(("shifts", digit.digest, pose), lambda: answering.shifts(digit, pose, check=check))
-
-        return await answered(request, shifting, work)
+        asked = await parse(request)
+        pose = DigitPose(requests.read_digit_pose(asked).rotation)  # it shows all shifts
+        return await sweep(request, shifting, "shifts", pose, requests.read_digit(asked))
 
     @app.post(UPLOAD)
     async def upload(request: Request) -> Response:
         content = await request.body()
         if not content:
-            raise Refused("the file is empty")
-        return await answered(request, decoding, lambda check: {"photo": photographs.take(content)})
+            raise InvalidRequest("the file is empty")
+        return await respond(request, decoding, lambda check: {"photo": photos.add(content)})
 
     @app.post("/api/photo")
     async def photo(request: Request) -> Response:
-        ask = await asked_for(request)
-        name, pose = ask.get("photo"), asked.pose(ask, shifts=asked.SLIDES)
+        asked = await parse(request)
+        name, pose = asked.get("photo"), requests.read_photo_pose(asked)
         if not isinstance(name, str) or len(name) != 64:
-            raise Refused("photo must be the name that the server gave to a photograph")
-        height, width = photographs.map_size()
-        settings = asked.settings(ask, height=height, width=width)
-        return await answered(request, live, lambda check: photographs.look(name, pose, settings))
+            raise InvalidRequest(f"photo must be a name that {UPLOAD} returned")
+        height, width = photographs.MAP_SIZE
+        settings = requests.read_settings(asked, height=height, width=width)
+        return await respond(request, live, lambda check: photos.look(name, pose, settings))
 
     def page(name: str) -> Response:
-        content, kind = files[name]
-        return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
+        content, media_type = files[name]
+        return Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
 
-    for name in files:
-        app.add_api_route(f"/{name}", functools.partial(page, name), methods=["GET", "HEAD"], include_in_schema=False)
-    app.add_api_route("/", functools.partial(page, "index.html"), methods=["GET", "HEAD"], include_in_schema=False)
-    return Guard(app, names=names, numbers=numbers)
+    for path, name in {"/": "index.html", **{f"/{name}": name for name in files}}.items():
+        app.add_api_route(path, functools.partial(page, name), methods=["GET", "HEAD"])
+    return LimitedApp(app, hosts=hosts, any_address=any_address)
 
 
-async def _left(receive: Callable[[], Awaitable[Any]]) -> None:
-    """Returns as soon as the sender of the request went away."""
+async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
+    """Return once the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def use_one_thread_each() -> None:
-    """Requests run beside each other, each on one core."""
-    torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Digits to play with: drawn ones as MNIST would have them, MNIST's own, and ten drawings that come with the page."""
+"""Digits for the page: drawings rendered as MNIST's images are, ten drawings that come with it, MNIST's test set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import functools
 import json
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,115 +16,110 @@ from torch import Tensor
 
 from patchreorder.data import datasets, sources
 
-from .asked import Drawing, Pick, Refused
+from .requests import Drawing, InvalidRequest
 
-SIDE, BOX = 28, 20  # pixels of the image and of the digit in it, as MNIST has them
-PEN = 2.6  # pixels wide, about that of MNIST
-FINE = 8  # drawn so many times larger, then averaged
-SHOWN = 10  # digits to choose from at a time
+SIDE, BOX = 28, 20  # pixels of an image and of the digit in it, as in MNIST
+PEN = 2.6  # width in pixels, about that of MNIST
+OVERSAMPLING = 8
+CLASSES = 10
 SAMPLES = Path(__file__).parent / "page" / "samples.json"
 
 
 class Digit(NamedTuple):
-    """An upright digit (28, 28), uint8, its label where it is known, and a digest of its pixels."""
+    """An upright digit (28, 28), uint8, and its label if it is known."""
 
     pixels: np.ndarray
-    label: int | None
-    digest: str
-
-    @classmethod
-    def of(cls, pixels: np.ndarray, label: int | None = None) -> Digit:
-        return cls(pixels, label, sha256(pixels.tobytes()).hexdigest())
+    label: int | None = None
 
     def image(self) -> Tensor:
-        """(1, 1, 28, 28) from 0 to 1."""
+        """Return the image as (1, 1, 28, 28) from 0 to 1."""
         return torch.from_numpy(self.pixels).float().div(255)[None, None]
 
+    def as_json(self) -> dict[str, Any]:
+        return {"label": self.label, "pixels": base64.b64encode(self.pixels.tobytes()).decode()}
 
-def draw(drawing: Drawing) -> np.ndarray:
-    """The image of a drawing: its larger side 20 pixels, its centre of mass in the middle, a pen as wide as MNIST's.
 
-    Shape:
-        (28, 28), uint8.
+@functools.lru_cache(maxsize=256)  # the page sends the same drawing with every pose
+def render(drawing: Drawing) -> Digit:
+    """Render a drawing as MNIST's digits are: its longer side 20 pixels, its centre of mass in the middle.
 
-    >>> draw(Drawing(((500, 100, 500, 900),))).max(0).nonzero()[0].tolist()
+    >>> render(Drawing(((500, 100, 500, 900),))).pixels.max(0).nonzero()[0].tolist()
     [12, 13, 14, 15]
     """
     lines = [np.array(stroke, float).reshape(-1, 2) for stroke in drawing.strokes]
     points = np.concatenate(lines)
     low, high = points.min(0), points.max(0)
-    scale = (BOX - PEN) * FINE / max(*(high - low), 1.0)
-    side = 2 * SIDE * FINE  # room to move it
+    scale = (BOX - PEN) * OVERSAMPLING / max(*(high - low), 1.0)
+    side = 2 * SIDE * OVERSAMPLING  # wide enough to crop off centre
     image = Image.new("L", (side, side))
-    pen, radius = ImageDraw.Draw(image), PEN * FINE / 2
+    pen, radius = ImageDraw.Draw(image), PEN * OVERSAMPLING / 2
     for line in lines:
-        placed = (line - (low + high) / 2) * scale + side / 2
-        pen.line([tuple(point) for point in placed], fill=255, width=round(2 * radius))
-        for x, y in placed:  # round ends and corners
+        scaled = (line - (low + high) / 2) * scale + side / 2
+        pen.line([tuple(point) for point in scaled], fill=255, width=round(2 * radius))
+        for x, y in scaled:  # round ends and corners
             pen.ellipse((x - radius, y - radius, x + radius, y + radius), fill=255)
     ink = np.asarray(image).astype(float)
     centre = [float((ink.sum(1 - axis) * (np.arange(side) + 0.5)).sum() / ink.sum()) for axis in (0, 1)]
-    room = (SIDE - BOX) / 2 * FINE  # so far it can go without being cut
-    top, left = (round(float(np.clip(place - side / 2, -room, room))) + (side - SIDE * FINE) // 2 for place in centre)
-    part = ink[top : top + SIDE * FINE, left : left + SIDE * FINE]
-    return part.reshape(SIDE, FINE, SIDE, FINE).mean((1, 3)).round().astype(np.uint8)
+    margin = (SIDE - BOX) / 2 * OVERSAMPLING  # a larger shift would cut the digit off
+    top, left = (
+        round(float(np.clip(middle - side / 2, -margin, margin))) + (side - SIDE * OVERSAMPLING) // 2
+        for middle in centre
+    )
+    crop = ink[top : top + SIDE * OVERSAMPLING, left : left + SIDE * OVERSAMPLING]
+    pixels = crop.reshape(SIDE, OVERSAMPLING, SIDE, OVERSAMPLING).mean((1, 3)).round().astype(np.uint8)
+    return Digit(pixels)
 
 
 def samples() -> list[Digit]:
-    """The ten drawings that come with the page."""
+    """Return the ten drawings that come with the page."""
     stored = json.loads(SAMPLES.read_text(encoding="utf-8"))
-    return [Digit.of(draw(Drawing(tuple(map(tuple, each["strokes"])))), each["label"]) for each in stored]
-
-
-@functools.lru_cache(maxsize=256)  # the same drawing comes again with every pose
-def _drawn(drawing: Drawing) -> Digit:
-    return Digit.of(draw(drawing))
+    return [Digit(render(Drawing(tuple(map(tuple, each["strokes"])))).pixels, each["label"]) for each in stored]
 
 
 class Mnist:
-    """MNIST's test digits where they are on this machine, else the reason why not.
+    """MNIST's test digits if they are on this machine, else `reason` says what to do.
 
     Args:
-        folder: where its four files are; without it the cache is looked into.
-        fetch: fetch them if the cache does not hold them.
-        say: gets a line about what is fetched.
+        folder: folder with MNIST's four files, instead of the cache.
+        fetch: download them if they are not cached.
+        say: gets a line about each download.
     """
 
     def __init__(
         self, *, folder: Path | None = None, fetch: bool = False, say: Callable[[str], None] = lambda text: None
     ) -> None:
-        self.digits: datasets.Digits | None = None
+        self._digits: datasets.Digits | None = None
         self.reason = ""
-        place = folder if folder or fetch else sources.cache_folder(sources.MNIST)
         try:
-            self.digits = datasets.mnist("mnist", split="test", folder=place, say=say)
+            self._digits = datasets.mnist(
+                "mnist",
+                split="test",
+                folder=folder if folder or fetch else sources.cache_folder(sources.MNIST),
+                say=say,
+            )
         except (ValueError, OSError):
             if folder or fetch:
                 raise
-            self.reason = "MNIST is not on this machine: start with `patchreorder play --fetch` to have it fetched."
+            self.reason = "MNIST is not on this machine: start `patchreorder play --fetch` to download it."
 
-    def find(self, asked: Drawing | Pick) -> Digit:
-        """The digit that was asked for, drawn or looked up.
+    def digit(self, index: int) -> Digit:
+        """Return a test digit.
 
         Raises:
-            Refused: MNIST is not here.
+            InvalidRequest: MNIST is not on this machine.
         """
-        if isinstance(asked, Drawing):
-            return _drawn(asked)
-        if self.digits is None:
-            raise Refused(self.reason)
-        return Digit.of(self.digits.images[asked.number, 0].numpy(), int(self.digits.labels[asked.number]))
+        digits = self._need()
+        return Digit(digits.images[index, 0].numpy(), int(digits.labels[index]))
 
     def choice(self, seed: int) -> list[dict[str, Any]]:
-        """One digit of each class, chosen by the seed: index, label and pixels (base64)."""
-        if self.digits is None:
-            raise Refused(self.reason)
-        order = np.random.default_rng(seed).permutation(len(self.digits))
-        labels = self.digits.labels.numpy()[order]
-        first = [int(order[np.flatnonzero(labels == label)[0]]) for label in range(SHOWN)]
-        return [{"index": index, **shown(self.find(Pick(index)))} for index in first]
+        """Return one digit of each class, drawn with the seed, as JSON values with their index."""
+        digits = self._need()
+        order = np.random.default_rng(seed).permutation(len(digits))
+        labels = digits.labels.numpy()[order]
+        first = [int(order[np.flatnonzero(labels == label)[0]]) for label in range(CLASSES)]
+        return [{"index": index, **self.digit(index).as_json()} for index in first]
 
-
-def shown(digit: Digit) -> dict[str, Any]:
-    """What the page gets to see of a digit."""
-    return {"label": digit.label, "pixels": base64.b64encode(digit.pixels.tobytes()).decode()}
+    def _need(self) -> datasets.Digits:
+        if self._digits is None:
+            raise InvalidRequest(self.reason)
+        return self._digits

@@ -1,11 +1,10 @@
-"""Work for a few threads with a short queue: who comes when it is full is told so, and nobody waits for ever."""
+"""Worker threads with a bounded queue and a time limit. A full queue is an error at once."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -13,105 +12,81 @@ T = TypeVar("T")
 
 
 class Busy(Exception):
-    """All threads work and the queue is full."""
+    """All threads are busy and the queue is full."""
 
 
-class TimeOver(Exception):
-    """The work took longer than it may."""
+class TimedOut(Exception):
+    """The job took longer than the time limit."""
 
 
-class GivenUp(Exception):
-    """Nobody waits for the work any more."""
+class Abandoned(Exception):
+    """Nobody waits for the result of the job any more."""
 
 
 class Pool:
-    """Threads that do one kind of work.
+    """Threads for one kind of job.
 
-    A thread cannot be stopped from outside: work gets a function `check` that raises once nobody waits for it, because
-    its time is over or who asked has left, and calls it between steps. Until it has really ended it keeps its place.
+    A thread cannot be stopped from outside. A job therefore gets a function `check` and calls it between steps: it
+    raises `Abandoned` once the job has timed out or its client has disconnected. Until then the job counts as pending.
 
     Args:
-        workers: how many threads.
-        waiting: how many may wait for one.
-        seconds: that a request may take, waiting included.
+        workers: number of threads.
+        waiting: number of jobs that may wait for a thread.
+        seconds: time limit of a job, including the wait.
     """
 
     def __init__(self, *, workers: int, waiting: int, seconds: float) -> None:
         self._threads = ThreadPoolExecutor(workers)
-        self._places = workers + waiting
-        self._taken = 0
+        self._capacity = workers + waiting
+        self._pending = 0
         self.seconds = seconds
 
-    async def run(self, work: Callable[[Callable[[], None]], T], *, left: Awaitable[Any] | None = None) -> T:
-        """What `work(check)` returns.
+    async def run(self, job: Callable[[Callable[[], None]], T], *, disconnected: Awaitable[Any] | None = None) -> T:
+        """Return what `job(check)` returns.
 
         Args:
-            work: the work.
-            left: is done as soon as nobody waits for the answer.
+            job: the function to run in a thread.
+            disconnected: completes once nobody waits for the result.
 
         Raises:
-            Busy, TimeOver, GivenUp: see there.
+            Busy: the queue is full.
+            TimedOut: the job took too long.
+            Abandoned: `disconnected` completed first.
         """
-        if self._taken >= self._places:
+        if self._pending >= self._capacity:
             raise Busy
-        self._taken += 1
+        self._pending += 1
         stopped = threading.Event()
 
         def check() -> None:
             if stopped.is_set():
-                raise GivenUp
+                raise Abandoned
 
         def begin() -> T:
             check()
-            return work(check)
+            return job(check)
 
-        job = asyncio.wrap_future(self._threads.submit(begin))
-        job.add_done_callback(self._ended)
-        leaving = asyncio.ensure_future(left) if left is not None else None
+        future = asyncio.wrap_future(self._threads.submit(begin))
+        future.add_done_callback(self._done)
+        leaving = None if disconnected is None else asyncio.ensure_future(disconnected)
         try:
             await asyncio.wait(
-                {job} if leaving is None else {job, leaving},
+                {future} if leaving is None else {future, leaving},
                 timeout=self.seconds,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            if job.done():
-                return job.result()
-            raise GivenUp if leaving is not None and leaving.done() else TimeOver
+            if future.done():
+                return future.result()
+            raise Abandoned if leaving is not None and leaving.done() else TimedOut
         finally:
             stopped.set()
             if leaving is not None:
                 leaving.cancel()
 
-    def _ended(self, job: asyncio.Future[Any]) -> None:
-        self._taken -= 1
-        if not job.cancelled():
-            job.exception()  # of work that nobody waited for: it is not missed
+    def _done(self, future: asyncio.Future[Any]) -> None:
+        self._pending -= 1
+        if not future.cancelled():
+            future.exception()  # asyncio would log the exception of an abandoned job
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-class Cache:
-    """The answers that were asked for last, by key; for many threads."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What is kept for the key, else what `make` returns, which is kept from now on."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        made = make()
-        with self._lock:
-            self._kept[key] = made
-            while len(self._kept) > self._size:
-                self._kept.popitem(last=False)
-        return made
-
-    def __contains__(self, key: Hashable) -> bool:
-        with self._lock:
-            return key in self._kept

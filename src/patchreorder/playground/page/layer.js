@@ -1,11 +1,11 @@
-// What the layer does to one map: patches outlined and numbered by energy, their moves, and how alike the maps are.
+// What the layer does to one feature map: patches outlined and numbered by energy, an animation, and similarities.
 
 import { colour, element, paint } from "./plots.js";
 import { bytes } from "./server.js";
 
-const MOVE = 1400; // milliseconds of the animation
-const LARGE = 560; // pixels of the large canvases, twice what they take on the page
-const still = matchMedia("(prefers-reduced-motion: reduce)");
+const DURATION = 1400; // of the animation, in milliseconds
+const LARGE = 560; // pixels of the large canvases, twice their size on the page
+const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Layer {
   // `get` and `set` read and change the page's state by the names grid, levels, energy, per_channel and channel.
@@ -23,20 +23,20 @@ export class Layer {
     }
     this.time = 1;
     this.slider = this.find(".time");
-    this.slider.setAttribute("aria-label", "From before (0) to after (100) the patches moved");
+    this.slider.setAttribute("aria-label", "Progress of the animation: 0 is before, 100 after reordering");
     this.slider.addEventListener("input", () => this.stop(Number(this.slider.value) / 100));
     this.find(".play").addEventListener("click", () => this.play());
     this.tiles = this.find(".maps .tiles");
     this.side = 0;
   }
 
-  // The largest grid and number of levels that fit maps of this side.
+  // Maps have this side from now on: settings that do not fit are reduced.
   fit(side) {
     this.side = side;
-    this.settle();
+    this.update();
   }
 
-  settle() {
+  update() {
     let { grid, levels } = this.settings();
     const fits = (grid, levels) => (grid === "pixels" ? levels === 1 : grid ** levels <= this.side);
     if (this.side && grid !== "pixels" && !fits(grid, 1)) this.set("grid", String((grid = 2)));
@@ -76,14 +76,14 @@ export class Layer {
     if (!this.view) return;
     const { size: [height, width], similarity } = this.view;
     const channel = this.channel();
-    this.choose(channel);
+    this.drawTiles(channel);
     for (const [name, maps] of Object.entries(this.maps)) paint(this.find(`.${name}`), maps[channel], height, width, "--own");
     this.drawBefore(channel);
     this.drawAfter(channel);
-    this.tell(channel, similarity);
+    this.showSimilarity(similarity);
   }
 
-  // The place in the list of the map that is shown: the chosen one, else the last one as long as it is there.
+  // The index of the map to show: the chosen one, else the one shown last, else the strongest.
   channel() {
     const { channels, strongest } = this.view;
     const found = [this.get("channel"), this.shown, strongest].find((number) => channels.includes(number));
@@ -91,8 +91,8 @@ export class Layer {
     return channels.indexOf(found);
   }
 
-  // The maps to choose from, as radio buttons; made anew only when they are others.
-  choose(channel) {
+  // The maps to choose from, as radio buttons; created again only if they are other maps.
+  drawTiles(channel) {
     const { channels, size: [height, width] } = this.view;
     if (this.tiles.dataset.channels !== channels.join()) {
       this.tiles.dataset.channels = channels.join();
@@ -106,7 +106,7 @@ export class Layer {
       paint(tile.querySelector("canvas"), this.maps.pb[i], height, width, "--own");
       tile.querySelector("input").checked = i === channel;
     });
-    this.find(".maps legend").textContent = `The ${channels.length} maps that are strongest in both poses; shown above: map ${channels[channel]}`;
+    this.find(".maps legend").textContent = `The ${channels.length} maps that are strongest in both poses. Shown above: map ${channels[channel]}`;
   }
 
   geometry(canvas) {
@@ -124,11 +124,11 @@ export class Layer {
     const where = this.geometry(canvas);
     pixels(where, this.maps.pb[channel]);
     const order = this.order(channel);
-    order.forEach((source, place) => outline(where, source, this.number(place)));
+    order.forEach((source, position) => outline(where, source, this.number(position)));
     const { patches: [rows, columns], energy } = this.view;
-    const energies = energy[energy.length > 1 ? channel : 0]; // one for all if they are ranked together
+    const energies = energy[energy.length > 1 ? channel : 0]; // one list if there is one order for all maps
     const first = order.slice(0, 4).map((source) => `row ${Math.floor(source / columns) + 1}, column ${(source % columns) + 1} (energy ${energies[source]})`);
-    canvas.setAttribute("aria-label", `Map ${this.view.channels[channel]} before reordering, ${rows} by ${columns} patches. In the order of their new places: ${first.join("; ")}${order.length > 4 ? "; and so on" : ""}.`);
+    canvas.setAttribute("aria-label", `Map ${this.view.channels[channel]} before reordering, ${rows} by ${columns} patches. Strongest first: ${first.join("; ")}${order.length > 4 ? "; and so on" : ""}.`);
   }
 
   drawAfter(channel) {
@@ -137,21 +137,21 @@ export class Layer {
     const order = this.order(channel);
     if (this.time >= 1) pixels(where, this.maps.pa[channel]);
     else this.drawMoving(where, this.maps.pb[channel], order);
-    if (this.time >= 1) order.forEach((_, place) => outline(where, place, this.number(place)));
+    if (this.time >= 1) order.forEach((_, position) => outline(where, position, this.number(position)));
     canvas.setAttribute("aria-label", `Map ${this.view.channels[channel]} after reordering: the strongest patch is at the upper left.`);
     this.slider.value = Math.round(100 * this.time);
   }
 
-  // The strongest patches set out first; each takes half of the time.
+  // The strongest patches start first; each takes half of the time.
   drawMoving(where, values, order) {
     const { context, cell, columns, high, wide } = where;
-    pixels(where, values, (row, column) => row >= high * where.rows || column >= wide * columns);
+    pixels(where, values, (row, column) => row >= high * where.rows || column >= wide * columns); // the rest does not move
     const count = order.length;
-    [...order.keys()].reverse().forEach((place) => {
-      const begin = count > 1 ? (0.5 * place) / (count - 1) : 0;
+    [...order.keys()].reverse().forEach((position) => {
+      const begin = count > 1 ? (0.5 * position) / (count - 1) : 0;
       const part = ease(Math.min(1, Math.max(0, (this.time - begin) / 0.5)));
-      const from = [Math.floor(order[place] / columns) * high, (order[place] % columns) * wide];
-      const to = [Math.floor(place / columns) * high, (place % columns) * wide];
+      const from = [Math.floor(order[position] / columns) * high, (order[position] % columns) * wide];
+      const to = [Math.floor(position / columns) * high, (position % columns) * wide];
       const top = (from[0] + (to[0] - from[0]) * part) * cell;
       const left = (from[1] + (to[1] - from[1]) * part) * cell;
       context.fillStyle = colour("--page");
@@ -164,7 +164,7 @@ export class Layer {
         }
       }
       context.globalAlpha = 1;
-      frame(where, left, top, this.number(place));
+      frame(where, left, top, this.number(position));
     });
   }
 
@@ -173,13 +173,12 @@ export class Layer {
     return order[order.length > 1 ? channel : 0];
   }
 
-  // A patch's number is its new place; with levels, that in the large patch comes behind a point: 2.1 is the strongest
-  // part of the second strongest quarter.
-  number(place) {
+  // The number of a patch is its rank. With levels, 2.1 is the strongest part of the second strongest patch.
+  number(position) {
     const { levels, grid, patches: [, columns] } = this.view;
-    if (levels === 1) return String(place + 1);
-    const row = Math.floor(place / columns);
-    const column = place % columns;
+    if (levels === 1) return String(position + 1);
+    const row = Math.floor(position / columns);
+    const column = position % columns;
     const parts = [];
     for (let level = levels - 1; level >= 0; level--) {
       const size = grid ** level;
@@ -188,27 +187,27 @@ export class Layer {
     return parts.join(".");
   }
 
-  tell(channel, { before, after, others }) {
-    const rows = [["as they are", before, others?.before], ["reordered", after, others?.after]];
-    const heads = ["", "with itself upright", ...(others ? ["with other digits"] : [])];
+  showSimilarity({ before, after, others }) {
+    const rows = [["original", before, others?.before], ["reordered", after, others?.after]];
+    const heads = ["", "to itself upright", ...(others ? ["to other digits"] : [])];
     this.find(".numbers thead").replaceChildren(element("tr", {}, ...heads.map((text, i) => (i ? element("th", { scope: "col" }, text) : element("td")))));
     this.find(".numbers tbody").replaceChildren(...rows.map(([text, ...values]) => element("tr", {}, element("th", { scope: "row" }, text), ...values.filter((value) => value !== undefined).map(meter))));
     this.root.dataset.before = before;
     this.root.dataset.after = after;
     this.find(".note").textContent = others
-      ? "1 is the same. Sorted maps can be more alike whatever they show, so the second column says how alike this digit, upright, is to other digits (the mean over drawn ones): only what exceeds it helps."
-      : "1 is the same. Sorted maps are more alike whatever they show, so compare poses with each other rather than the two rows.";
+      ? "1 is identical. Sorting can make any maps more similar. The second column is the baseline: the mean similarity of the upright digit to drawings of other digits. Only what exceeds it helps."
+      : "1 is identical. Sorting makes any maps more similar, so compare poses with each other, not the two rows.";
   }
 
   play() {
-    if (still.matches) {
-      this.stop(this.time >= 1 ? 0 : 1); // no motion was asked for: it jumps
+    if (reducedMotion.matches) {
+      this.stop(this.time >= 1 ? 0 : 1);
       return;
     }
     cancelAnimationFrame(this.frame);
     const begin = performance.now();
     const step = (now) => {
-      this.time = Math.min(1, (now - begin) / MOVE);
+      this.time = Math.min(1, (now - begin) / DURATION);
       if (this.view) this.drawAfter(this.channel());
       if (this.time < 1) this.frame = requestAnimationFrame(step);
     };
@@ -244,7 +243,7 @@ function frame({ context, cell, high, wide }, left, top, number) {
   context.lineWidth = 2;
   context.strokeRect(left + 1, top + 1, wide * cell - 2, high * cell - 2);
   const size = Math.min(44, high * cell * 0.6, (wide * cell * 1.5) / Math.max(2, number.length));
-  if (size < 13) return; // nobody could read it
+  if (size < 13) return; // too small to read
   context.font = `600 ${size}px system-ui, sans-serif`;
   context.textAlign = "center";
   context.textBaseline = "middle";

@@ -1,4 +1,4 @@
-// Joins the parts: the state, what changes it, the questions to the server, and what is drawn of the answers.
+// Connects the parts: the state, the controls that change it, the requests to the server, and the plots.
 
 import * as state from "./state.js";
 import { ask, bytes, latest, settled } from "./server.js";
@@ -10,8 +10,8 @@ import { Tour } from "./tour.js";
 
 const NAMES = { cnn: "CNN", pr_cnn: "PR-CNN", st_cnn: "ST-CNN" };
 const NOTES = {
-  r: "R: 28×28 images of digits turned by −90° to 90°, none shifted.",
-  t: "T: digits at every place of a 42×42 canvas, none turned.",
+  r: "R: 28×28 images, rotated by −90° to 90°, not shifted.",
+  t: "T: anywhere on a 42×42 canvas, not rotated.",
 };
 const at = (id) => document.getElementById(id);
 let now = state.read(location.hash);
@@ -28,41 +28,37 @@ let tour = null;
 let changedAt = 0;
 
 const get = (name) => now[name];
-const OF_PHOTO = /^photo/;
+const OF_PHOTO = /^photo/; // names in the state
 
 function set(name, value) {
   if (now[name] === value) return;
   change({ [name]: value });
 }
 
-// Every change of the state comes through here.
+// Every change of the state goes through here.
 function change(changes) {
   changedAt = performance.now();
   Object.assign(now, changes);
-  remember();
-  controls();
+  writeAddress();
+  showState();
   const names = Object.keys(changes);
   tour.leave();
   if (names.includes("channel")) layer.redraw();
   if (names.includes("photoChannel")) photo?.redraw();
-  const mine = names.filter((name) => !OF_PHOTO.test(name) && name !== "channel");
-  if (mine.length) askAnswer(changedAt);
-  if (names.includes("digit")) forget();
+  const ofDigit = names.filter((name) => !OF_PHOTO.test(name) && name !== "channel");
+  if (ofDigit.length) askAnswer(changedAt);
+  if (names.includes("digit")) ring = shifts = null;
   if (names.some((name) => ["digit", "right", "down"].includes(name))) askRing();
-  if (names.some((name) => ["digit", "turn"].includes(name))) askShifts();
+  if (names.some((name) => ["digit", "rotation"].includes(name))) askShifts();
   if (names.some((name) => OF_PHOTO.test(name) && name !== "photoChannel")) photo?.look();
 }
 
-function forget() {
-  ring = shifts = null;
-}
+const writeAddress = settled(250, () => history.replaceState(null, "", `#${state.write(now)}`));
 
-const remember = settled(250, () => history.replaceState(null, "", `#${state.write(now)}`));
-
-function question() {
-  const { digit, turn, right, down } = now;
-  const asked = "sample" in digit ? { strokes: samples[digit.sample].strokes } : digit;
-  return { digit: asked, turn, right, down };
+function request() {
+  const { digit, rotation, right, down } = now;
+  const sent = "sample" in digit ? { strokes: samples[digit.sample].strokes } : digit;
+  return { digit: sent, rotation, right, down };
 }
 
 const hasInk = () => !("strokes" in now.digit) || now.digit.strokes.length > 0;
@@ -70,7 +66,7 @@ const hasInk = () => !("strokes" in now.digit) || now.digit.strokes.length > 0;
 const askAnswer = latest(async (since) => {
   if (!hasInk()) return;
   try {
-    answer = await ask("/api/answer", { ...question(), trained: now.trained, layer: layer.settings() });
+    answer = await ask("/api/answer", { ...request(), trained: now.trained, layer: layer.settings() });
     showAnswer();
     problem("");
     const took = performance.measure("change", { start: since, end: performance.now() }).duration;
@@ -81,18 +77,18 @@ const askAnswer = latest(async (since) => {
 });
 
 const askRing = follow("ring", 120, async (signal) => {
-  ring = await ask("/api/ring", question(), { signal });
+  ring = await ask("/api/ring", request(), { signal });
   drawRings();
 });
 
 const askShifts = follow("map", 220, async (signal) => {
-  shifts = await ask("/api/shifts", question(), { signal });
+  shifts = await ask("/api/shifts", request(), { signal });
   drawMaps();
 });
 
-// The slower pictures: pale while they are not those of the digit above.
+// The slower plots: pale until they are those of the current digit.
 function follow(which, milliseconds, work) {
-  const again = settled(milliseconds, async (signal) => {
+  const run = settled(milliseconds, async (signal) => {
     if (!hasInk()) return;
     try {
       await work(signal);
@@ -103,12 +99,12 @@ function follow(which, milliseconds, work) {
   });
   return () => {
     Object.values(cards).forEach((card) => card.fade(which));
-    again();
+    run();
   };
 }
 
-// What the digit is: its label where that is known, else what most networks say of it upright.
-function meant() {
+// The label of the digit if it is known, else what most networks predict for it upright.
+function expected() {
   if (answer?.label !== null && answer?.label !== undefined) return answer.label;
   if ("sample" in now.digit) return samples[now.digit.sample].label;
   const votes = Object.values(answer?.upright ?? {});
@@ -116,59 +112,59 @@ function meant() {
 }
 
 function showAnswer() {
-  const label = meant();
-  const other = at("meant").textContent !== String(label);
-  const said = [];
+  const label = expected();
+  const changed = at("expected").textContent !== String(label);
+  const texts = [];
   for (const [name, card] of Object.entries(cards)) {
-    const best = card.answer(answer.probabilities[name], label);
-    said.push(`${NAMES[name]} reads ${best}`);
+    const best = card.show(answer.probabilities[name], label);
+    texts.push(`${NAMES[name]} predicts ${best}`);
   }
-  at("meant").textContent = label;
+  at("expected").textContent = label;
   paint(at("seen"), bytes(answer.image), answer.side, answer.side);
   paint(cards.st_cnn.transformed, bytes(answer.transformed), answer.side, answer.side);
   layer.show(answer.layer);
-  if (other) {
-    drawRings(); // what is right there depends on it
+  if (changed) {
+    drawRings(); // their colours depend on it
     drawMaps();
   }
-  at("remark").textContent = label === 6 || label === 9 ? `Turned by 180°, a ${label} is a ${15 - label}: no network can be right all around.` : "";
-  tour.tell(answer.layer.similarity);
-  speak(`${said.join(", ")}.`);
+  at("remark").textContent = label === 6 || label === 9 ? `Rotated by 180°, a ${label} is a ${15 - label}: no network can be right at every rotation.` : "";
+  tour.show(answer.layer.similarity);
+  announce(`${texts.join(", ")}.`);
 }
 
 function drawRings() {
-  if (ring && answer) for (const [name, card] of Object.entries(cards)) card.drawRing(ring.angles, ring.answers[name], meant(), now.turn);
+  if (ring && answer) for (const [name, card] of Object.entries(cards)) card.drawRing(ring.angles, ring.predictions[name], expected(), now.rotation);
 }
 
 function drawMaps() {
-  if (shifts && answer) for (const [name, card] of Object.entries(cards)) card.drawMap(shifts.places, shifts.answers[name], meant(), now.right, now.down);
+  if (shifts && answer) for (const [name, card] of Object.entries(cards)) card.drawMap(shifts.shifts, shifts.predictions[name], expected(), now.right, now.down);
 }
 
-const speak = settled(900, (signal, text) => {
-  at("spoken").textContent = text;
+const announce = settled(900, (signal, text) => {
+  at("announcement").textContent = text;
 });
 
 function problem(text) {
-  at("problem").textContent = text && `Something is wrong: ${text}`;
+  at("problem").textContent = text && `Error: ${text}`;
   at("problem").hidden = !text;
 }
 
-// ---- what shows the state --------------------------------------------------------------------------
+// ---- the state, shown ------------------------------------------------------------------------------
 
-function controls() {
+function showState() {
   document.body.classList.toggle("empty", !hasInk());
-  for (const [name, unit] of [["turn", "°"], ["right", " px"], ["down", " px"]]) {
+  for (const [name, unit] of [["rotation", "°"], ["right", " px"], ["down", " px"]]) {
     at(name).value = now[name];
     at(`${name}-value`).textContent = `${now[name]}${unit}`.replace("-", "−");
   }
   for (const radio of document.getElementsByName("trained")) radio.checked = radio.value === now.trained;
   at("trained-note").textContent = NOTES[now.trained];
   layer.fit(about.maps[now.trained][0]);
-  photo?.sliders();
+  photo?.update();
   dial();
   for (const card of Object.values(cards)) {
-    card.place(now.turn);
-    card.move(now.right, now.down);
+    card.markRotation(now.rotation);
+    card.markShift(now.right, now.down);
   }
   for (const radio of document.getElementsByName("sample")) radio.checked = Number(radio.value) === now.digit.sample;
   for (const radio of document.getElementsByName("mnist")) radio.checked = Number(radio.value) === now.digit.mnist;
@@ -176,7 +172,7 @@ function controls() {
 }
 
 function dial() {
-  const [x, y] = polar(now.turn, 90);
+  const [x, y] = polar(now.rotation, 90);
   at("dial").replaceChildren(shape("circle", { r: 90, class: "rim" }), shape("circle", { cx: x, cy: y, r: 9, class: "knob" }));
 }
 
@@ -186,8 +182,8 @@ async function showDigit() {
   else if ("sample" in digit) pad.show(samples[digit.sample].strokes, true);
   else {
     try {
-      const plain = await ask("/api/answer", { digit });
-      if (now.digit === digit) pad.showPixels(middle(bytes(plain.image), plain.side));
+      const { image, side } = await ask("/api/answer", { digit });
+      if (now.digit === digit) pad.showPixels(middle(bytes(image), side));
     } catch (error) {
       problem(error.message);
     }
@@ -215,7 +211,7 @@ async function offerMnist(seed) {
     input.addEventListener("change", () => pick({ mnist: index }));
     return made;
   }));
-  controls();
+  showState();
 }
 
 function pick(digit) {
@@ -223,12 +219,12 @@ function pick(digit) {
   showDigit();
 }
 
-// ---- what changes the state ------------------------------------------------------------------------
+// ---- the state, changed ----------------------------------------------------------------------------
 
 function listen() {
-  for (const name of ["turn", "right", "down"]) at(name).addEventListener("input", (event) => set(name, Number(event.target.value)));
+  for (const name of ["rotation", "right", "down"]) at(name).addEventListener("input", (event) => set(name, Number(event.target.value)));
   for (const radio of document.getElementsByName("trained")) radio.addEventListener("change", () => set("trained", radio.value));
-  at("upright").addEventListener("click", () => change({ turn: 0, right: 0, down: 0 }));
+  at("upright").addEventListener("click", () => change({ rotation: 0, right: 0, down: 0 }));
   at("clear").addEventListener("click", () => {
     pad.show([]);
     change({ digit: { strokes: [] } });
@@ -236,7 +232,7 @@ function listen() {
   at("undo").addEventListener("click", () => {
     if (pad.picked || !pad.strokes.length) return;
     pad.show(pad.strokes.slice(0, -1));
-    change({ digit: { strokes: pad.strokes.map((line) => [...line]) } });
+    change({ digit: { strokes: pad.strokes.map((stroke) => [...stroke]) } });
   });
   at("index").addEventListener("change", (event) => {
     const value = Number(event.target.value);
@@ -256,7 +252,7 @@ function listen() {
   addEventListener("hashchange", () => {
     now = state.read(location.hash);
     showDigit();
-    forget();
+    ring = shifts = null;
     change({ ...now });
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
@@ -271,25 +267,25 @@ function redraw() {
   if (answer) showAnswer();
 }
 
-// Dragging the digit shifts it; dragging at the rim turns it. Arrow keys, comma and full stop do the same.
+// Dragging the digit shifts it, dragging the rim rotates it. Arrow keys, comma and full stop do the same.
 function drag() {
   const posed = at("posed");
   let begin = null;
-  const place = (event) => {
+  const fromCentre = (event) => {
     const box = posed.getBoundingClientRect();
     return [event.clientX - box.left - box.width / 2, event.clientY - box.top - box.height / 2, box.width / 2];
   };
   posed.addEventListener("pointerdown", (event) => {
     if (event.button) return;
-    const [x, y, radius] = place(event);
-    begin = { x, y, right: now.right, down: now.down, turning: Math.hypot(x, y) > 0.78 * radius };
+    const [x, y, radius] = fromCentre(event);
+    begin = { x, y, right: now.right, down: now.down, rotating: Math.hypot(x, y) > 0.78 * radius };
     posed.setPointerCapture(event.pointerId);
   });
   posed.addEventListener("pointermove", (event) => {
     if (!begin) return;
-    const [x, y] = place(event);
-    if (begin.turning) {
-      set("turn", Math.round((Math.atan2(-x, -y) * 180) / Math.PI));
+    const [x, y] = fromCentre(event);
+    if (begin.rotating) {
+      set("rotation", Math.round((Math.atan2(-x, -y) * 180) / Math.PI));
       return;
     }
     const pixel = at("seen").getBoundingClientRect().width / (answer?.side ?? 28);
@@ -300,7 +296,7 @@ function drag() {
   for (const name of ["pointerup", "pointercancel"]) posed.addEventListener(name, () => (begin = null));
   const keys = {
     ArrowLeft: ["right", -1, 7], ArrowRight: ["right", 1, 7], ArrowUp: ["down", -1, 7], ArrowDown: ["down", 1, 7],
-    ",": ["turn", 5, 180], ".": ["turn", -5, 180],
+    ",": ["rotation", 5, 180], ".": ["rotation", -5, 180],
   };
   posed.addEventListener("keydown", (event) => {
     const key = keys[event.key];
@@ -321,7 +317,7 @@ async function start() {
   for (const [name, title] of Object.entries(NAMES)) cards[name] = new Card(name, title, about.errors[name]);
   at("cards").append(...Object.values(cards).map((card) => card.root));
   layer = new Layer(at("layer"), "digit", { get, set });
-  pad = new Pad(at("pad"), (strokes) => change({ digit: { strokes: strokes.map((line) => [...line]) } }));
+  pad = new Pad(at("pad"), (strokes) => change({ digit: { strokes: strokes.map((stroke) => [...stroke]) } }));
   at("samples").append(...about.samples.map(({ label, pixels }, i) => {
     const [made, input] = tile("sample", i, bytes(pixels), `a drawn ${label}`);
     input.addEventListener("change", () => pick({ sample: i }));
@@ -331,7 +327,7 @@ async function start() {
     at("mnist").hidden = true;
     at("no-mnist").textContent = about.mnist;
     at("no-mnist").hidden = false;
-    if ("mnist" in now.digit) now.digit = state.standard().digit;
+    if ("mnist" in now.digit) now.digit = state.defaults().digit;
   }
   if (about.photographs) {
     at("no-photo").textContent = about.photographs;
@@ -340,11 +336,11 @@ async function start() {
     at("photo-part").hidden = false;
     photo = new Photo({ get, set, side: about.maps.photo[0] });
   }
-  tour = new Tour(at("tour"), at("told"), (changes) => {
+  tour = new Tour(at("tour"), at("tour-text"), (changes) => {
     change(changes);
     showDigit();
   });
-  controls();
+  showState();
   listen();
   showDigit();
   changedAt = performance.now();

@@ -1,41 +1,41 @@
-// The drawing pad: lines of a pen, from mouse, finger or stylus.
+// The drawing pad, for mouse, finger or stylus.
 
 import { PAD, onPad } from "./state.js";
 import { colour } from "./plots.js";
 
-const NEAR = 14; // points nearer than this to the last one are left out
-const MOST_LINES = 60;
-const MOST_POINTS = 1900; // the server takes some more
+const NEAR = 14; // smallest distance between two points of a stroke
+const MAX_STROKES = 60;
+const MAX_POINTS = 1900; // both a little below the limits of the server
 
 export class Pad {
-  constructor(canvas, changed) {
+  constructor(canvas, onChange) {
     this.canvas = canvas;
     this.strokes = [];
-    this.pixels = null; // of a digit that was not drawn here
-    this.picked = false; // what is shown was picked: a drawing takes its place
-    this.line = null;
+    this.pixels = null; // of an MNIST digit
+    this.picked = false; // the digit was chosen, not drawn: the next stroke replaces it
+    this.stroke = null;
     canvas.addEventListener("pointerdown", (event) => {
-      if (event.button || this.line || this.strokes.length >= MOST_LINES) return;
+      if (event.button || this.stroke || this.strokes.length >= MAX_STROKES) return;
       event.preventDefault();
       canvas.setPointerCapture(event.pointerId);
       if (this.picked) this.strokes = [];
       this.pixels = null;
       this.picked = false;
-      this.line = this.at(event);
-      this.strokes.push(this.line);
+      this.stroke = this.at(event);
+      this.strokes.push(this.stroke);
       this.draw();
     });
     canvas.addEventListener("pointermove", (event) => {
-      if (!this.line) return;
+      if (!this.stroke) return;
       for (const part of event.getCoalescedEvents?.() ?? [event]) this.add(part);
       this.draw();
-      changed(this.strokes);
+      onChange(this.strokes);
     });
     for (const name of ["pointerup", "pointercancel"]) {
       canvas.addEventListener(name, () => {
-        if (!this.line) return;
-        this.line = null;
-        changed(this.strokes);
+        if (!this.stroke) return;
+        this.stroke = null;
+        onChange(this.strokes);
       });
     }
   }
@@ -47,13 +47,13 @@ export class Pad {
 
   add(event) {
     const [x, y] = this.at(event);
-    const [lastX, lastY] = this.line.slice(-2);
-    const points = this.strokes.reduce((sum, line) => sum + line.length / 2, 0);
-    if (Math.hypot(x - lastX, y - lastY) >= NEAR && points < MOST_POINTS) this.line.push(x, y);
+    const [lastX, lastY] = this.stroke.slice(-2);
+    const points = this.strokes.reduce((sum, stroke) => sum + stroke.length / 2, 0);
+    if (Math.hypot(x - lastX, y - lastY) >= NEAR && points < MAX_POINTS) this.stroke.push(x, y);
   }
 
   show(strokes, picked = false) {
-    this.strokes = strokes.map((line) => [...line]);
+    this.strokes = strokes.map((stroke) => [...stroke]);
     this.pixels = null;
     this.picked = picked;
     this.draw();
@@ -84,11 +84,11 @@ export class Pad {
     context.strokeStyle = context.fillStyle = colour("--ink");
     context.lineWidth = 80 * scale;
     context.lineCap = context.lineJoin = "round";
-    for (const line of this.strokes) {
+    for (const stroke of this.strokes) {
       context.beginPath();
-      context.moveTo(line[0] * scale, line[1] * scale);
-      if (line.length === 2) context.lineTo(line[0] * scale + 0.1, line[1] * scale);
-      for (let i = 2; i < line.length; i += 2) context.lineTo(line[i] * scale, line[i + 1] * scale);
+      context.moveTo(stroke[0] * scale, stroke[1] * scale);
+      if (stroke.length === 2) context.lineTo(stroke[0] * scale + 0.1, stroke[1] * scale); // a dot
+      for (let i = 2; i < stroke.length; i += 2) context.lineTo(stroke[i] * scale, stroke[i + 1] * scale);
       context.stroke();
     }
     if (!this.strokes.length) {

@@ -1,9 +1,9 @@
-// The photograph: sent once, then asked for in every pose.
+// The photograph: uploaded once, then requested in every pose.
 
 import { ask, latest } from "./server.js";
 import { Layer } from "./layer.js";
 
-const MOST = 10_000_000;
+const MAX_BYTES = 10_000_000;
 
 export class Photo {
   constructor({ get, set, side }) {
@@ -13,13 +13,13 @@ export class Photo {
     const at = (id) => document.getElementById(id);
     this.at = at;
     this.layer = new Layer(at("photo-layer"), "photo", {
-      get: (name) => get(own(name)),
-      set: (name, value) => set(own(name), value),
+      get: (name) => get(photoKey(name)),
+      set: (name, value) => set(photoKey(name), value),
     });
     this.layer.fit(side);
     at("photo-layer").hidden = true;
-    for (const name of ["turn", "right", "down"]) at(`p-${name}`).addEventListener("input", (event) => set(own(name), Number(event.target.value)));
-    at("p-upright").addEventListener("click", () => ["turn", "right", "down"].forEach((name) => set(own(name), 0)));
+    for (const name of ["rotation", "right", "down"]) at(`p-${name}`).addEventListener("input", (event) => set(photoKey(name), Number(event.target.value)));
+    at("p-upright").addEventListener("click", () => ["rotation", "right", "down"].forEach((name) => set(photoKey(name), 0)));
     at("file").addEventListener("change", (event) => event.target.files[0] && this.send(event.target.files[0]));
     const drop = at("drop");
     drop.addEventListener("dragover", (event) => {
@@ -32,24 +32,25 @@ export class Photo {
       drop.classList.remove("over");
       if (event.dataTransfer.files[0]) this.send(event.dataTransfer.files[0]);
     });
-    this.look = latest(() => this.lookNow());
-    this.sliders();
+    this.look = latest(() => this.request());
+    this.update();
   }
 
-  sliders() {
-    for (const [name, unit] of [["turn", "°"], ["right", " %"], ["down", " %"]]) {
-      const value = this.get(own(name));
+  // Sliders and layer controls show the state.
+  update() {
+    for (const [name, unit] of [["rotation", "°"], ["right", " %"], ["down", " %"]]) {
+      const value = this.get(photoKey(name));
       this.at(`p-${name}`).value = value;
       this.at(`p-${name}-value`).textContent = `${value}${unit}`.replace("-", "−");
     }
-    this.layer.settle();
+    this.layer.update();
   }
 
   async send(file) {
     this.problem("");
-    this.at("drop-note").textContent = "sending…";
+    this.at("drop-note").textContent = "uploading…";
     try {
-      if (file.size > MOST) throw new Error(`the file has ${(file.size / 1e6).toFixed(1)} MB, more than 10 MB`);
+      if (file.size > MAX_BYTES) throw new Error(`the file has ${(file.size / 1e6).toFixed(1)} MB, more than 10 MB`);
       const { photo } = await ask("/api/photos", file);
       this.file = file;
       this.name = photo;
@@ -62,24 +63,24 @@ export class Photo {
     }
   }
 
-  async lookNow() {
-    this.sliders();
+  async request() {
+    this.update();
     if (!this.name) return;
-    const question = {
-      photo: this.name, turn: this.get("photoTurn"), right: this.get("photoRight"), down: this.get("photoDown"),
+    const request = {
+      photo: this.name, rotation: this.get("photoRotation"), right: this.get("photoRight"), down: this.get("photoDown"),
       layer: this.layer.settings(),
     };
     try {
-      const answer = await ask("/api/photo", question);
-      const picture = this.at("picture");
-      picture.src = `data:image/jpeg;base64,${answer.picture}`;
-      picture.hidden = false;
+      const answer = await ask("/api/photo", request);
+      const shown = this.at("photo");
+      shown.src = `data:image/jpeg;base64,${answer.image}`;
+      shown.hidden = false;
       this.at("photo-layer").hidden = false;
       this.layer.show(answer.layer);
       this.problem("");
     } catch (error) {
       if (error.status === 404 && this.file) {
-        const file = this.file; // it was forgotten meanwhile
+        const file = this.file; // the server has dropped it
         this.file = this.name = null;
         setTimeout(() => this.send(file));
       } else {
@@ -93,12 +94,12 @@ export class Photo {
   }
 
   problem(text) {
-    const place = this.at("photo-problem");
-    place.textContent = text && `That did not work: ${text}.`.replace(/\.\.$/, ".");
-    place.hidden = !text;
+    this.at("photo-problem").textContent = text && `That did not work: ${text}.`.replace(/\.\.$/, ".");
+    this.at("photo-problem").hidden = !text;
   }
 }
 
-function own(name) {
+// The name of a setting of the photograph in the state of the page.
+function photoKey(name) {
   return `photo${name[0].toUpperCase()}${name.slice(1)}`;
 }

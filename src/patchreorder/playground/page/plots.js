@@ -1,4 +1,4 @@
-// Pictures of answers: bars of probabilities, the ring of angles, the square of shifts, and grey values on a canvas.
+// Plots of predictions (bars, the ring of rotations, the square of shifts), and bytes drawn on a canvas.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -16,7 +16,7 @@ export function shape(name, attributes = {}, text = "") {
   return made;
 }
 
-const colours = new Map(); // asking for a style costs a layout
+const colours = new Map(); // getComputedStyle is slow
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => colours.clear());
 
 export function colour(name) {
@@ -24,7 +24,7 @@ export function colour(name) {
   return colours.get(name);
 }
 
-// Bytes as more or less of one colour, so that light and dark pages both show much as much.
+// Draws bytes as opacities of one colour, so that more is stronger in light and in dark mode.
 export function paint(canvas, values, height, width, ink = "--ink") {
   const [red, green, blue] = rgb(colour(ink));
   canvas.width = width;
@@ -44,7 +44,7 @@ export class Card {
   constructor(name, title, errors) {
     this.title = title;
     this.root = element("article", { class: "card", "data-network": name, "aria-label": title });
-    const says = (this.says = element("p", { class: "says" }));
+    this.prediction = element("p", { class: "prediction" });
     this.rows = [];
     const body = element("tbody");
     for (let digit = 0; digit < 10; digit++) {
@@ -58,79 +58,81 @@ export class Card {
     this.ring = shape("svg", { viewBox: "-64 -64 128 128", role: "img", class: "ring" });
     this.map = shape("svg", { viewBox: "-1 -1 152 152", role: "img", class: "map" });
     this.transformed = null;
-    this.angles = element("p", { class: "small told", "aria-hidden": "true" });
-    this.places = element("p", { class: "small told", "aria-hidden": "true" });
-    this.root.append(element("h3", {}, title), says, table, this.ring, this.angles, this.map, this.places);
+    this.ringSummary = element("p", { class: "small summary", "aria-hidden": "true" });
+    this.mapSummary = element("p", { class: "small summary", "aria-hidden": "true" });
+    this.root.append(element("h3", {}, title), this.prediction, table, this.ring, this.ringSummary, this.map, this.mapSummary);
     if (name === "st_cnn") {
-      this.transformed = element("canvas", { role: "img", "aria-label": "What its transformer makes of the digit", width: 28, height: 28 });
-      this.root.append(element("figure", { class: "transformed" }, this.transformed, element("figcaption", {}, "after its transformer")));
+      this.transformed = element("canvas", { role: "img", "aria-label": "The digit after the spatial transformer", width: 28, height: 28 });
+      this.root.append(element("figure", { class: "transformed" }, this.transformed, element("figcaption", {}, "after the transformer")));
     }
-    this.root.append(element("p", { class: "small" }, `wrong on ${errors.r} % (R), ${errors.t} % (T) of MNIST’s test digits`));
+    this.root.append(element("p", { class: "small" }, `test error: ${errors.r}\u00a0%\u00a0(R), ${errors.t}\u00a0%\u00a0(T)`));
   }
 
-  answer(probabilities, meant) {
+  show(probabilities, expected) {
     const best = probabilities.indexOf(Math.max(...probabilities));
-    this.root.dataset.answer = best;
-    this.says.replaceChildren("reads ", element("b", { class: best === meant ? "right" : "wrong" }, String(best)), ` ${percent(probabilities[best])}`);
+    this.root.dataset.prediction = best;
+    this.prediction.replaceChildren(element("span", {}, "predicts "), element("b", { class: best === expected ? "right" : "wrong" }, String(best)), ` ${percent(probabilities[best])}`);
     this.rows.forEach(({ row, bar, percent: cell }, digit) => {
       bar.style.width = `${100 * probabilities[digit]}%`;
       cell.textContent = percent(probabilities[digit]);
-      row.className = digit === meant ? "right" : digit === best ? "wrong" : "";
+      row.className = digit === expected ? "right" : digit === best ? "wrong" : "";
     });
     return best;
   }
 
-  drawRing(angles, answers, meant, turn) {
+  drawRing(angles, predictions, expected, rotation) {
     this.ring.classList.remove("old");
     const parts = [shape("path", { d: arc(-90, 90, 54), class: "seen-in-training" })];
     const step = angles[1] - angles[0];
     angles.forEach((angle, i) => {
-      const kind = answers.labels[i] === meant ? "right" : "wrong";
+      const kind = predictions.labels[i] === expected ? "right" : "wrong";
       const made = shape("path", { d: segment(angle - step / 2, angle + step / 2, 36, 50), class: kind });
-      made.setAttribute("fill-opacity", shade(answers.probabilities[i]));
-      made.append(shape("title", {}, `${angle}°: ${answers.labels[i]}, ${percent(answers.probabilities[i])}`));
+      made.setAttribute("fill-opacity", shade(predictions.probabilities[i]));
+      made.append(shape("title", {}, `${angle}°: ${predictions.labels[i]}, ${percent(predictions.probabilities[i])}`));
       parts.push(made);
     });
-    for (const [first, last, label] of runs(answers.labels)) {
-      if (label === meant || last - first < 2) continue; // too short to write on
+    for (const [first, last, label] of runs(predictions.labels)) {
+      if (label === expected || last - first < 2) continue; // too short for a number
       const [x, y] = polar((angles[0] + step * ((first + last) / 2)), 28);
       parts.push(shape("text", { x, y, class: "wrong" }, String(label)));
     }
-    parts.push(shape("text", { x: 0, y: 0, class: "middle" }, String(meant)));
+    parts.push(shape("text", { x: 0, y: 0, class: "middle" }, String(expected)));
     parts.push((this.needle = shape("g", { class: "mark" })));
     this.ring.replaceChildren(...parts);
-    this.ring.setAttribute("aria-label", `${this.title} over the whole circle of angles: ${told(answers.labels, meant, "angles")}`);
-    this.angles.textContent = brief(answers.labels, meant, "angles");
-    this.place(turn);
+    const { full, short } = summary(predictions.labels, expected, "angles");
+    this.ring.setAttribute("aria-label", `${this.title} over all rotations: ${full}`);
+    this.ringSummary.textContent = short;
+    this.markRotation(rotation);
   }
 
-  drawMap(places, answers, meant, right, down) {
+  drawMap(shifts, predictions, expected, right, down) {
     this.map.classList.remove("old");
     const parts = [];
-    const side = places.length;
-    answers.labels.forEach((label, i) => {
+    const side = shifts.length;
+    predictions.labels.forEach((label, i) => {
       const x = 10 * (i % side);
       const y = 10 * Math.floor(i / side);
-      const made = shape("rect", { x: x + 0.4, y: y + 0.4, width: 9.2, height: 9.2, class: label === meant ? "right" : "wrong" });
-      made.setAttribute("fill-opacity", shade(answers.probabilities[i]));
-      made.append(shape("title", {}, `${places[i % side]} right, ${places[Math.floor(i / side)]} down: ${label}, ${percent(answers.probabilities[i])}`));
+      const made = shape("rect", { x: x + 0.4, y: y + 0.4, width: 9.2, height: 9.2, class: label === expected ? "right" : "wrong" });
+      made.setAttribute("fill-opacity", shade(predictions.probabilities[i]));
+      made.append(shape("title", {}, `${shifts[i % side]} right, ${shifts[Math.floor(i / side)]} down: ${label}, ${percent(predictions.probabilities[i])}`));
       parts.push(made);
     });
     parts.push((this.frame = shape("rect", { width: 11, height: 11, class: "mark" })));
     this.map.replaceChildren(...parts);
-    this.map.setAttribute("aria-label", `${this.title} over all shifts: ${told(answers.labels, meant, "places")}`);
-    this.places.textContent = brief(answers.labels, meant, "shifts");
-    this.move(right, down);
+    const { full, short } = summary(predictions.labels, expected, "shifts");
+    this.map.setAttribute("aria-label", `${this.title} over all shifts: ${full}`);
+    this.mapSummary.textContent = short;
+    this.markShift(right, down);
   }
 
-  place(turn) {
+  markRotation(rotation) {
     if (!this.needle) return;
-    const [x1, y1] = polar(turn, 33);
-    const [x2, y2] = polar(turn, 58);
+    const [x1, y1] = polar(rotation, 33);
+    const [x2, y2] = polar(rotation, 58);
     this.needle.replaceChildren(shape("line", { x1, y1, x2, y2 }), shape("circle", { cx: x2, cy: y2, r: 3 }));
   }
 
-  move(right, down) {
+  markShift(right, down) {
     if (!this.frame) return;
     this.frame.setAttribute("x", 10 * (right + 7) - 0.5);
     this.frame.setAttribute("y", 10 * (down + 7) - 0.5);
@@ -163,7 +165,7 @@ function arc(from, to, radius) {
   return `M${polar(from, radius)}A${radius},${radius} 0 0 0 ${polar(to, radius)}`;
 }
 
-// Stretches of one label around the circle: first and last place (the last may be beyond the end) and label.
+// Runs of equal labels around the circle: first and last index (the last may be beyond the end) and label.
 function runs(labels) {
   const count = labels.length;
   let start = labels.findIndex((label, i) => label !== labels[(i + count - 1) % count]);
@@ -176,22 +178,18 @@ function runs(labels) {
   return found;
 }
 
-function told(labels, meant, what) {
+// How often the expected label is predicted, and what else: in full for screen readers, in short below the plot.
+function summary(labels, expected, what) {
   const counts = new Map();
-  for (const label of labels) counts.set(label, (counts.get(label) || 0) + 1);
-  const right = counts.get(meant) || 0;
-  const others = [...counts].filter(([label]) => label !== meant).sort((a, b) => b[1] - a[1]);
-  const rest = others.map(([label, count]) => `${label} at ${count}`).join(", ");
-  return `${meant} at ${right} of ${labels.length} ${what}${rest ? `; otherwise ${rest}` : ""}`;
-}
-
-// The same in a few words, for the line below a picture.
-function brief(labels, meant, what) {
-  const others = [...new Set(labels.filter((label) => label !== meant))];
-  const right = labels.filter((label) => label === meant).length;
-  const count = (label) => labels.filter((other) => other === label).length;
-  others.sort((a, b) => count(b) - count(a));
-  return `${meant} at ${Math.round((100 * right) / labels.length)} % of all ${what}${others.length ? `, else ${others.slice(0, 4).join(", ")}${others.length > 4 ? " …" : ""}` : ""}`;
+  for (const label of labels) counts.set(label, (counts.get(label) ?? 0) + 1);
+  const right = counts.get(expected) ?? 0;
+  const others = [...counts].filter(([label]) => label !== expected).sort((a, b) => b[1] - a[1]);
+  const full = others.map(([label, count]) => `${label} at ${count}`).join(", ");
+  const short = others.slice(0, 4).map(([label]) => label).join(", ") + (others.length > 4 ? " …" : "");
+  return {
+    full: `${expected} at ${right} of ${labels.length} ${what}${full && `; otherwise ${full}`}`,
+    short: `${expected} at ${Math.round((100 * right) / labels.length)} % of all ${what}${short && `, else ${short}`}`,
+  };
 }
 
 function round(value) {

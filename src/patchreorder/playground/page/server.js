@@ -1,6 +1,6 @@
-// Questions to the server that this page came from; to no other.
+// Requests to the server of this page.
 
-export class Problem extends Error {
+export class RequestError extends Error {
   constructor(status, text) {
     super(text);
     this.status = status;
@@ -9,48 +9,45 @@ export class Problem extends Error {
 
 export async function ask(path, body, { signal } = {}) {
   for (let tries = 0; ; tries++) {
-    const answer = await send(path, body, signal);
-    if (answer.ok) return answer.json();
-    if (answer.status === 503 && tries < 4) {
-      await new Promise((wake) => setTimeout(wake, 300 * 2 ** tries)); // it said that it is busy
+    const response = await send(path, body, signal);
+    if (response.ok) return response.json();
+    if (response.status === 503 && tries < 4) { // busy
+      await new Promise((wake) => setTimeout(wake, 300 * 2 ** tries));
       continue;
     }
-    let text = `the server answered ${answer.status}`;
-    try {
-      text = (await answer.json()).error || text;
-    } catch { /* it said nothing more */ }
-    throw new Problem(answer.status, text);
+    const { error } = await response.json().catch(() => ({}));
+    throw new RequestError(response.status, error || `the server responded with status ${response.status}`);
   }
 }
 
 async function send(path, body, signal) {
   const file = body instanceof Blob;
-  const how = body === undefined ? {} : {
+  const options = body === undefined ? {} : {
     method: "POST",
     headers: { "content-type": file ? "application/octet-stream" : "application/json" },
     body: file ? body : JSON.stringify(body),
   };
   try {
-    return await fetch(path, { ...how, signal, cache: "no-store" });
+    return await fetch(path, { ...options, signal, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, "the server does not answer: is `patchreorder play` still running?");
+    throw new RequestError(0, "the server does not respond: is `patchreorder play` still running?");
   }
 }
 
-// Runs one question at a time; of those that come meanwhile only the last is asked, when it is over.
+// Wraps `work` to run one call at a time. Of the calls made meanwhile only the last is run, when it is done.
 export function latest(work) {
   let running = false;
   let waiting = null;
-  return async function run(...given) {
-    waiting = given;
+  return async function run(...args) {
+    waiting = args;
     if (running) return;
     running = true;
     try {
       while (waiting) {
-        const now = waiting;
+        const next = waiting;
         waiting = null;
-        await work(...now);
+        await work(...next);
       }
     } finally {
       running = false;
@@ -58,17 +55,17 @@ export function latest(work) {
   };
 }
 
-// Asks once nothing has changed for a while; what is under way is given up as soon as something changes.
+// Wraps `work` to run once there was no call for a while. A new call aborts the one that runs.
 export function settled(milliseconds, work) {
   let timer = 0;
   let control = null;
-  return function again(...given) {
+  return function run(...args) {
     clearTimeout(timer);
     if (control) control.abort();
     timer = setTimeout(async () => {
       const own = (control = new AbortController());
       try {
-        await work(own.signal, ...given);
+        await work(own.signal, ...args);
       } catch (error) {
         if (error.name !== "AbortError") throw error;
       }
@@ -76,6 +73,7 @@ export function settled(milliseconds, work) {
   };
 }
 
+// Bytes of base64.
 export function bytes(text) {
   return Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 }

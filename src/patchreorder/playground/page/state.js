@@ -1,15 +1,15 @@
-// What the page shows, as the part of its address behind #. Anybody may have written the address: what is not
-// in order is left out, and the default stands.
+// The state of the page, and its form in the address after #. The address is untrusted: an invalid value gives the
+// default.
 
 export const PAD = 1000;
-const STEP = 4; // drawings are kept to a 250th of the pad, so that a link draws the very same digit
-const END = 255; // between two lines
+const STEP = 4; // coordinates are multiples of it, so that one fits a byte and a link draws exactly the same digit
+const END = 255; // between two strokes
 
-const WHOLE = {
-  t: ["turn", -180, 180], x: ["right", -7, 7], y: ["down", -7, 7], k: ["channel", -1, 255, -1],
-  pt: ["photoTurn", -180, 180], px: ["photoRight", -40, 40], py: ["photoDown", -40, 40], pk: ["photoChannel", -1, 255, -1],
+const INTEGERS = { // key in the address: name, least, largest, default (-1: no map is chosen)
+  t: ["rotation", -180, 180], x: ["right", -7, 7], y: ["down", -7, 7], k: ["channel", -1, 255, -1],
+  pt: ["photoRotation", -180, 180], px: ["photoRight", -40, 40], py: ["photoDown", -40, 40], pk: ["photoChannel", -1, 255, -1],
 };
-const ONE_OF = {
+const CHOICES = { // key in the address: name, values; the first is the default
   n: ["trained", ["r", "t"]],
   g: ["grid", ["2", "3", "4", "pixels"]], l: ["levels", ["1", "2", "3"]],
   e: ["energy", ["l2", "l1"]], c: ["per_channel", ["each", "joint"]],
@@ -17,21 +17,21 @@ const ONE_OF = {
   pe: ["photoEnergy", ["l2", "l1"]], pc: ["photoPer_channel", ["each", "joint"]],
 };
 
-export function standard() {
+export function defaults() {
   const state = { digit: { sample: 3 } };
-  for (const [name, , , usual = 0] of Object.values(WHOLE)) state[name] = usual; // no map chosen: -1
-  for (const [name, values] of Object.values(ONE_OF)) state[name] = values[0];
+  for (const [name, , , usual = 0] of Object.values(INTEGERS)) state[name] = usual;
+  for (const [name, values] of Object.values(CHOICES)) state[name] = values[0];
   return state;
 }
 
 export function read(fragment) {
-  const state = standard();
+  const state = defaults();
   const given = new URLSearchParams(fragment.replace(/^#/, "").slice(0, 20000));
-  for (const [key, [name, low, high]] of Object.entries(WHOLE)) {
+  for (const [key, [name, low, high]] of Object.entries(INTEGERS)) {
     const value = given.get(key);
     if (value !== null && /^-?\d{1,4}$/.test(value) && Number(value) >= low && Number(value) <= high) state[name] = Number(value);
   }
-  for (const [key, [name, values]] of Object.entries(ONE_OF)) {
+  for (const [key, [name, values]] of Object.entries(CHOICES)) {
     if (values.includes(given.get(key))) state[name] = given.get(key);
   }
   state.digit = readDigit(given.get("d") || "") || state.digit;
@@ -39,11 +39,11 @@ export function read(fragment) {
 }
 
 export function write(state) {
-  const usual = standard();
+  const usual = defaults();
   const given = new URLSearchParams();
   const digit = writeDigit(state.digit);
   if (digit !== writeDigit(usual.digit)) given.set("d", digit);
-  for (const [key, [name]] of [...Object.entries(WHOLE), ...Object.entries(ONE_OF)]) {
+  for (const [key, [name]] of [...Object.entries(INTEGERS), ...Object.entries(CHOICES)]) {
     if (state[name] !== usual[name]) given.set(key, String(state[name]));
   }
   return given.toString();
@@ -66,7 +66,7 @@ function readDigit(text) {
     else if (byte > PAD / STEP) return null;
     else strokes.at(-1).push(byte * STEP);
   }
-  const fits = strokes.length <= 64 && strokes.every((line) => line.length >= 2 && line.length % 2 === 0);
+  const fits = strokes.length <= 64 && strokes.every((stroke) => stroke.length >= 2 && stroke.length % 2 === 0);
   return fits ? { strokes } : null;
 }
 
@@ -74,10 +74,11 @@ function writeDigit(digit) {
   if ("sample" in digit) return `s${digit.sample}`;
   if ("mnist" in digit) return `m${digit.mnist}`;
   const bytes = [];
-  for (const line of digit.strokes) bytes.push(...(bytes.length ? [END] : []), ...line.map((value) => Math.round(value / STEP)));
+  for (const stroke of digit.strokes) bytes.push(...(bytes.length ? [END] : []), ...stroke.map((value) => Math.round(value / STEP)));
   return "w" + btoa(String.fromCharCode(...bytes)).replace(/\+/g, "-").replace(/\//g, "_").replace(/=/g, "");
 }
 
+// A coordinate from 0 to 1 as one of the pad.
 export function onPad(value) {
   return Math.min(PAD, Math.max(0, Math.round((value * PAD) / STEP) * STEP));
 }

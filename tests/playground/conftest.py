@@ -1,0 +1,113 @@
+"""The playground as an application, as a server and in a browser. MNIST is absent, AlexNet is not trained."""
+
+import os
+import shutil
+import threading
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from patchreorder import create_model
+from patchreorder.playground import server as server_module
+from patchreorder.playground.app import create_app
+from patchreorder.playground.digits import Mnist
+from patchreorder.playground.networks import Networks
+from patchreorder.playground.photographs import Photographs
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory):
+    """A file with AlexNet's convolutions, not trained."""
+    torch.manual_seed(0)
+    model = create_model("alexnet", variant="torchvision", width=1, classes=1)
+    path = tmp_path_factory.mktemp("weights") / "alexnet.safetensors"
+    save_file({name: value for name, value in model.state_dict().items() if name.startswith("features")}, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def no_mnist(tmp_path_factory):
+    """An empty cache, whatever the machine has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATCHREORDER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return Mnist()
+
+
+@pytest.fixture(scope="session")
+def app(weights, no_mnist):
+    pytest.importorskip("fastapi", reason="the playground needs the extra `play`")
+    return create_app(mnist=no_mnist, photos=Photographs(weights=weights))
+
+
+@pytest.fixture(scope="session")
+def client(app):
+    from fastapi.testclient import TestClient
+
+    with TestClient(app, base_url="http://localhost") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def models():
+    return Networks()
+
+
+@pytest.fixture(scope="session")
+def address(app):
+    """The address of the playground behind uvicorn, which runs in a thread."""
+    import uvicorn
+
+    listening = server_module.listen("127.0.0.1", 0)
+    running = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", lifespan="off"))
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    running.should_exit = True
+    thread.join(10)
+    listening.close()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if not path:
+        pytest.skip("there is no chromium: `apt-get install chromium`, or name one in the variable CHROMIUM")
+    with sync.sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+        # Chromium would contact servers of its own.
+        flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+        opened = playwright.chromium.launch(executable_path=path, args=flags)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser, address):
+    """Open the page at a state. In the end there must have been no error and no request to another server."""
+    contexts, complaints, elsewhere = [], [], []
+
+    def note_request(request):
+        if not request.url.startswith((address, "data:")):
+            elsewhere.append(request.url)
+
+    def visit(state="", **settings):
+        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **settings})
+        contexts.append(context)
+        context.set_default_timeout(20_000)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text) if message.type != "info" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", note_request)
+        page.goto(f"{address}/{state}")
+        page.wait_for_selector("html[data-ready]")
+        page.wait_for_selector(".card[data-prediction]")
+        return page
+
+    visit.complaints = complaints
+    yield visit
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert elsewhere == []

@@ -1,0 +1,113 @@
+"""Predictions of the networks: those of the models, in the poses of the data sets."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from patchreorder import create_model
+from patchreorder.data import transforms
+from patchreorder.operator.functional import Settings
+from patchreorder.playground.digits import samples
+from patchreorder.playground.networks import NETWORKS, pose_digit
+from patchreorder.playground.pool import Abandoned
+from patchreorder.playground.requests import DigitPose
+
+from .images import from_base64
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("dataset", ["mnist-r", "mnist-t"])
+def test_every_network_recognises_every_sample(models, dataset):
+    for sample in samples():
+        answer = models.answer(sample, DigitPose(), dataset, Settings())
+        for name, probabilities in answer["probabilities"].items():
+            assert np.argmax(probabilities) == sample.label, name
+            assert sum(probabilities) == pytest.approx(1, abs=1e-3)
+
+
+def test_poses_are_those_of_the_data_sets():
+    digit = samples()[5]
+    image = digit.image()
+    assert torch.allclose(pose_digit(digit, [DigitPose()], "mnist-r"), image, atol=1e-5)
+    rotated = pose_digit(digit, [DigitPose(rotation=90)], "mnist-r")
+    assert torch.allclose(rotated, torch.rot90(image, 1, (2, 3)), atol=1e-4)
+    shifted = transforms.place(image, corner=torch.tensor([[7 + 5, 7 - 3]]), size=(42, 42))
+    assert torch.allclose(pose_digit(digit, [DigitPose(0, 5, -3)], "mnist-t"), shifted, atol=1e-4)
+
+
+@pytest.mark.parametrize("dataset", ["mnist-r", "mnist-t"])
+def test_probabilities_are_those_of_the_models(models, dataset):
+    digit, pose = samples()[7], DigitPose(33, -2, 3)
+    answer = models.answer(digit, pose, dataset, Settings(grid="pixels"))
+    image = pose_digit(digit, [pose], dataset)
+    assert np.abs(from_base64(answer["image"]).astype(float) - 255 * image.flatten().numpy()).max() <= 1
+    assert answer["side"] == image.shape[2]
+    with torch.inference_mode():
+        for name in NETWORKS:
+            model = create_model(name, dataset=dataset, pretrained=True).eval()
+            assert answer["probabilities"][name] == pytest.approx(model(image).softmax(1)[0].tolist(), abs=2e-4), name
+
+
+def test_the_settings_of_the_page_do_not_change_the_network(models):
+    answers = [
+        models.answer(samples()[2], DigitPose(50), "mnist-r", Settings(*chosen))["probabilities"]
+        for chosen in ((2,), ("pixels",), (4, 1, "l1", False))
+    ]
+    assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.parametrize("kind", ["ring", "shifts"])
+def test_rings_and_maps_of_shifts_agree_with_single_poses(models, kind):
+    digit, pose = samples()[3], DigitPose(60, 2, -1)  # where the predictions vary
+    found = getattr(models, kind)(digit, pose, check=lambda: None)
+    if kind == "ring":
+        poses, dataset = [pose._replace(rotation=angle) for angle in found["angles"]], "mnist-r"
+    else:
+        shifts, dataset = found["shifts"], "mnist-t"
+        poses = [DigitPose(60, down, right) for down in shifts for right in shifts]
+    assert len(poses) == {"ring": 72, "shifts": 225}[kind]
+    for number in range(0, len(poses), len(poses) // 12):
+        single = models.answer(digit, poses[number], dataset, Settings())["probabilities"]
+        for name, predictions in found["predictions"].items():
+            assert predictions["labels"][number] == np.argmax(single[name])
+            assert predictions["probabilities"][number] == pytest.approx(max(single[name]), abs=2e-3)
+
+
+def test_a_job_can_be_abandoned_between_batches(models):
+    calls = []
+
+    def check():
+        calls.append(1)
+        if len(calls) == 2:
+            raise Abandoned
+
+    with pytest.raises(Abandoned):
+        models.shifts(samples()[0], DigitPose(), check=check)
+    assert len(calls) == 2
+
+
+def test_the_numbers_in_the_documentation_are_those_of_the_page(models):
+    rows = {
+        "shifted by 5 and -4, 2x2 patches (T)": (DigitPose(0, -4, 5), "mnist-t", Settings(2)),
+        "the same, pixels (T)": (DigitPose(0, -4, 5), "mnist-t", Settings("pixels")),
+        "turned by 60 degrees, pixels (R)": (DigitPose(60), "mnist-r", Settings("pixels")),
+    }
+    text = (ROOT / "docs" / "playground.md").read_text(encoding="utf-8")
+    measured = json.loads((ROOT / "results" / "benchmark_playground.json").read_text())
+    for title, found in {
+        "an answer, 8 clients": measured["load"]["kinds"]["answer"],
+        "a map of shifts, 8 clients": measured["load"]["kinds"]["shifts"],
+        "a change in the browser, 1 client": measured["browser"],
+    }.items():
+        assert f"| {title} | {found['median']:.0f} | {found['p95']:.0f} |" in text
+    assert measured["load"]["errors"] == 0
+    for title, asked in rows.items():
+        found = models.answer(samples()[3], *asked)["layer"]["similarity"]
+        values = found["before"], found["after"], found["others"]["after"]
+        written = re.search(rf"\| {re.escape(title)} \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", text)
+        assert [float(value) for value in written.groups()] == pytest.approx(values, abs=0.011), title

@@ -1,0 +1,60 @@
+"""Worker threads: a full queue, a time limit, a client that disconnects."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from patchreorder.playground.pool import Abandoned, Busy, Pool, TimedOut
+
+
+def test_a_full_queue_is_an_error_at_once():
+    free = threading.Event()
+
+    async def several():
+        pool = Pool(workers=1, waiting=1, seconds=5)
+        jobs = [asyncio.ensure_future(pool.run(lambda check: free.wait(5))) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(Busy):
+            await pool.run(lambda check: None)
+        free.set()
+        assert await asyncio.gather(*jobs) == [True, True]
+        assert await pool.run(lambda check: 7) == 7  # there is room again
+        pool.close()
+
+    asyncio.run(several())
+
+
+class Slow:
+    """A job of ten seconds that calls `check` all the time."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def __call__(self, check):
+        try:
+            for _ in range(1000):
+                time.sleep(0.01)
+                check()
+        finally:
+            self.ended.set()
+
+
+@pytest.mark.parametrize("reason", [TimedOut, Abandoned])
+def test_a_job_stops_when_nobody_waits_for_it(reason):
+    job = Slow()
+
+    async def leave():
+        if reason is TimedOut:
+            pool, disconnected = Pool(workers=1, waiting=0, seconds=0.1), None
+        else:
+            pool, disconnected = Pool(workers=1, waiting=0, seconds=20), asyncio.sleep(0.05)
+        with pytest.raises(reason):
+            await pool.run(job, disconnected=disconnected)
+        assert await asyncio.to_thread(job.ended.wait, 2)
+        await asyncio.sleep(0.05)
+        assert await pool.run(lambda check: 1) == 1
+        pool.close()
+
+    asyncio.run(leave())

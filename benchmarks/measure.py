@@ -34,6 +34,7 @@ from patchreorder.data.generated import generate_digits
 from patchreorder.data.poses import rotations, translations
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.laboratory import provenance
+from patchreorder.measuring import image_set
 from patchreorder.measuring import measure as engine
 from patchreorder.measuring.networks import open_network
 
@@ -73,13 +74,13 @@ def compare(data: Digits, *, batch: int | None) -> dict[str, Any]:
     transforms = {"rotate": rotations(), "translate": translations(axes=["x"])}
     turns = Turns(copy.deepcopy(network))
     network.register_forward_pre_hook(lambda model, given: turns.see(given[0]))
-    apply_pose, moved = engine.apply_pose, [0]
+    apply_pose, moved = image_set.apply_pose, [0]
 
     def counted(images: Tensor, *args: Any, **options: Any) -> Tensor:
         moved[0] += len(images)
         return apply_pose(images, *args, **options)
 
-    setattr(engine, "apply_pose", counted)  # noqa: B010
+    setattr(image_set, "apply_pose", counted)  # noqa: B010
     with torch.inference_mode():  # the first passes of either are slower
         for _ in range(3):
             turns.model(data.batch(torch.arange(min(250, len(data))))[0])

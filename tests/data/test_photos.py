@@ -297,3 +297,26 @@ def test_generated_classes_differ_more_than_their_pictures(tmp_path):
     assert (tmp_path / "a/class-0003/0000.jpg").read_bytes() == (tmp_path / "b/class-0003/0000.jpg").read_bytes()
     colours = {Image.open(io.BytesIO(path.read_bytes())).quantize(2).tobytes() for path in tmp_path.rglob("a/*/*.jpg")}
     assert len(colours) == 6
+
+
+def test_photographs_are_posed_before_the_crop(root):
+    photos = Photos.open(root, "val", view="R", size=24, short=32)
+    indices = torch.tensor([2, 0])
+    for fill in (MEAN_COLOUR, (0, 0, 0)):
+        images, labels = photos.posed_batches(indices, [UPRIGHT, *POSES], fill=fill)
+        assert torch.equal(labels, photos.labels[indices])
+        for pose, batch in zip([UPRIGHT, *POSES], images, strict=True):
+            for image, index in zip(batch, photos.chosen[indices].tolist(), strict=True):
+                with Image.open(io.BytesIO(photos.source.read(index))) as whole:
+                    shown = centre_crop(whole, pose=pose, size=24, short=32, fill=fill)
+                assert torch.equal(image.permute(1, 2, 0), shown)
+
+
+def test_a_large_photograph_is_scaled_before_it_is_posed(tmp_path):
+    (tmp_path / "a").mkdir()
+    smooth(300, 400).save(tmp_path / "a" / "large.png")
+    photos = Photos(list_images(tmp_path), torch.tensor([0]), "Ori", size=24, short=32, workers=2)
+    poses = [UPRIGHT, *POSES]
+    for pose, batch in zip(poses, photos.posed_batches(torch.tensor([0]), poses)[0], strict=True):
+        shown = centre_crop(smooth(300, 400), pose=pose, size=24, short=32)
+        assert (batch[0].permute(1, 2, 0).float() - shown.float()).abs().mean() < 3

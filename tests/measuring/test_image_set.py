@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from patchreorder.data.generated import generate_digits
+from patchreorder.data.images import MEAN_COLOUR
+from patchreorder.data.poses import UPRIGHT, Pose, apply_pose
 from patchreorder.measuring import image_set
+from tests.measurable import Dots
 
 
 def test_folders_with_and_without_labels(class_folders):
@@ -55,6 +58,24 @@ def test_unreadable_images_are_left_out(class_folders, tmp_path):
     (tmp_path / "bad" / "one.png").write_bytes(b"")
     with pytest.raises(ValueError, match=r"none of 1 images can be read; the first: one\.png"):
         image_set.open_folder(tmp_path / "bad")
+
+
+def test_photographs_are_posed_before_the_crop_and_other_images_after(class_folders):
+    pose, index = Pose(right=0.2), torch.tensor([0])
+    photos = image_set.open_folder(class_folders, side=32)
+    (shifted,), labels = image_set.posed_batches(photos.data, index, [pose], fill=photos.fill)
+    # The photograph is 40 pixels wide: 8 pixels are uncovered, of which the crop of the centre shows 4.
+    mean = torch.tensor(MEAN_COLOUR) / 255
+    torch.testing.assert_close(shifted[0, :, 0, :5], torch.stack([*[mean] * 4, torch.full((3,), 90 / 255)], 1))
+    assert labels.tolist() == [0]
+    grey = image_set.open_folder(class_folders, side=32, channels=1)
+    (shifted,), _ = image_set.posed_batches(grey.data, index, [pose], fill=grey.fill)
+    torch.testing.assert_close(shifted[0, 0, 0, :5], torch.tensor([0, 0, 0, 0, 90 / 255]))
+    dots = Dots()
+    (upright, shifted), labels = image_set.posed_batches(dots, index, [UPRIGHT, pose], fill=[0.5])
+    assert torch.equal(upright, dots.images[index])
+    torch.testing.assert_close(shifted, apply_pose(upright, pose, fill=[0.5]))
+    assert torch.equal(labels, dots.labels[index])
 
 
 def test_data_sets_by_name(monkeypatch):

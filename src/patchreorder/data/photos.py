@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from . import folders, shards, transforms
 from .datasets import TEST_SEED
 from .folders import Listing
-from .images import BadImage, decode, pixels
+from .images import MEAN_COLOUR, BadImage, decode, pixels
 from .loader import parallel_map
-from .poses import UPRIGHT
+from .poses import UPRIGHT, Pose
 from .shards import Shards
 from .viewpoints import Viewpoints
 from .views import VIEWS, centre_crop, resized_crop
 
 SPLITS = ("train", "val", "fit", "validation")
 CHECKED = 32  # images that a worker checks at a time
+DETAIL = 1.5  # short side of an image before `posed_batches` poses it, at most, over `Photos.short`
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Photos:
         seed: of the random parameters. Leave it for tests: every model then sees the same images.
         size: pixels a side of the images.
         short: the short side that images are scaled to before the crop.
-        workers: processes for `find_bad`, and for callers of `loader.stream`.
+        workers: processes for `find_bad` and for callers of `loader.stream`; threads for `posed_batches`.
     """
 
     source: Listing | Shards | Viewpoints
@@ -122,6 +127,35 @@ class Photos:
             image.copy_(self._show(index, own))
         return images.permute(0, 3, 1, 2), self.source.labels[chosen]
 
+    def posed_batches(
+        self, indices: Tensor, poses: Iterable[Pose], *, fill: tuple[int, int, int] = MEAN_COLOUR
+    ) -> tuple[Iterator[Tensor], Tensor]:
+        """Images in each of the poses, instead of the view, and their labels (b,).
+
+        An image is decoded once, put in each pose on a canvas of its own size, and cropped afterwards. A short side of
+        more than `DETAIL` times `short` is scaled to that before: posing full-size photographs would take longer than
+        most networks.
+
+        Args:
+            indices: (b,), which images.
+            poses: in the order of the iterator, which gives (b, 3, size, size), uint8, channels last, for each.
+            fill: colour of uncovered pixels.
+
+        Raises:
+            BadImage: if an image cannot be decoded; the message names it.
+        """
+        chosen = self.chosen[indices]
+
+        def images() -> Iterator[Tensor]:
+            with ThreadPoolExecutor(max(1, self.workers)) as pool:
+                with warnings.catch_warnings():  # `decode` changes the filters in every thread; restore them once
+                    decoded = list(pool.map(self._decode_small, chosen.tolist()))
+                for pose in poses:
+                    crop = partial(centre_crop, pose=pose, size=self.size, short=self.short, fill=fill)
+                    yield torch.stack(list(pool.map(crop, decoded))).permute(0, 3, 1, 2)
+
+        return images(), self.source.labels[chosen]
+
     def order(self, seed: int, epoch: int) -> Tensor | None:
         """The order of an epoch that reads few shards at a time; None for class folders, where any order is as good."""
         if not isinstance(self.source, Shards):
@@ -182,6 +216,14 @@ class Photos:
             count = int(self.chosen.max()) + 1 if len(self) else 0
             self._drawn[epoch] = transforms.uniform(count, VIEWS[self.view].numbers, seed=self.seed, epoch=epoch)
         return self._drawn[epoch]
+
+    def _decode_small(self, index: int) -> Image.Image:
+        side = int(DETAIL * self.short)
+        image = decode(self.source.read(index), name=self.source.names[index], short=side)
+        if min(image.size) <= side:
+            return image
+        width, height = (round(length * side / min(image.size)) for length in image.size)
+        return image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
 
     def _show(self, index: int, numbers: Sequence[float]) -> Tensor:
         view = VIEWS[self.view]

@@ -69,11 +69,13 @@ VIEWS = {
 }
 
 
-def centre_crop(image: Image.Image, *, pose: Pose, size: int, short: int) -> Tensor:
+def centre_crop(
+    image: Image.Image, *, pose: Pose, size: int, short: int, fill: tuple[int, int, int] = MEAN_COLOUR
+) -> Tensor:
     """Put an image in a pose, scale its short side to `short` and crop the centre: the views of tests.
 
-    The posed image is on a canvas of its own size, and uncovered pixels show the mean colour. Only the pixels that the
-    crop needs are computed.
+    The posed image is on a canvas of its own size, and uncovered pixels show `fill`. Only the pixels that the crop
+    needs are computed.
 
     Shape:
         (size, size, 3), uint8.
@@ -92,7 +94,7 @@ def centre_crop(image: Image.Image, *, pose: Pose, size: int, short: int) -> Ten
             min(width, math.ceil(box[2]) + beside),
             min(height, math.ceil(box[3]) + over),
         )
-        image = _posed_part(image, pose, read)
+        image = _posed_part(image, pose, read, fill)
         box = (box[0] - read[0], box[1] - read[1], box[2] - read[0], box[3] - read[1])
     return torch.from_numpy(np.array(image.resize((size, size), Image.Resampling.BILINEAR, box=box)))
 
@@ -132,7 +134,9 @@ def preprocess(content: bytes, *, name: str, size: int = 224, short: int = 256) 
     return centre_crop(decode(content, name=name), pose=UPRIGHT, size=size, short=short).permute(2, 0, 1)
 
 
-def _posed_part(image: Image.Image, pose: Pose, box: tuple[int, int, int, int]) -> Image.Image:
+def _posed_part(
+    image: Image.Image, pose: Pose, box: tuple[int, int, int, int], fill: tuple[int, int, int] = MEAN_COLOUR
+) -> Image.Image:
     """The box (left, top, right, bottom) of the canvas with the posed image."""
     if pose == UPRIGHT:
         return image.crop(box)
@@ -146,5 +150,5 @@ def _posed_part(image: Image.Image, pose: Pose, box: tuple[int, int, int, int]) 
         Image.Transform.AFFINE,
         (cos, -sin, cos * x - sin * y + width / 2, sin, cos, sin * x + cos * y + height / 2),
         Image.Resampling.BILINEAR,
-        fillcolor=MEAN_COLOUR,
+        fillcolor=fill,
     )

@@ -11,11 +11,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from patchreorder.data.poses import AS_IT_IS, Pose, apply_pose
-from patchreorder.engine.train import model_input
+from patchreorder.data.poses import AS_IT_IS, Pose
 from patchreorder.metrics.rate import Rate
 
-from .image_set import ImageSet
+from .image_set import ImageSet, posed_batches
 from .measure import NetworkScores
 from .measurement import Measurement, PosedView, UnstableImage
 
@@ -84,11 +83,14 @@ def unstable_images(
         nearest: dict[tuple[int, ...], str] = {}  # by direction
         for name in sorted(own, key=lambda name: _size(scores.poses[name])):
             nearest.setdefault(_direction(scores.poses[name]), name)
-        image = model_input(images.data.batch(torch.tensor([index]))[0], torch.device("cpu"))
-        views = []
-        for name in (AS_IT_IS, *list(nearest.values())[:MAX_VIEWS]):
-            copy = apply_pose(image, scores.poses[name], fill=images.fill)[0]
-            views.append(PosedView(name, class_name(int(scores.predictions_in(name)[index])), _png(copy)))
+        shown = [AS_IT_IS, *list(nearest.values())[:MAX_VIEWS]]
+        copies, _ = posed_batches(
+            images.data, torch.tensor([index]), [scores.poses[name] for name in shown], fill=images.fill
+        )
+        views = [
+            PosedView(name, class_name(int(scores.predictions_in(name)[index])), _png(copy[0]))
+            for name, copy in zip(shown, copies, strict=True)
+        ]
         label = "" if scores.labels is None else class_name(int(scores.labels[index]))
         found.append(UnstableImage(model, images.names[index], label, len(own), views))
     return found

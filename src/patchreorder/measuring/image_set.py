@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -14,10 +15,48 @@ from patchreorder.data.datasets import LabelledImages
 from patchreorder.data.folders import Listing
 from patchreorder.data.images import MEAN
 from patchreorder.data.photos import Photos
+from patchreorder.data.poses import Pose, apply_pose
+from patchreorder.engine.train import Dataset, model_input
 
 DIGITS, COLOURED = tuple(datasets.MNIST_VARIANTS), ("cifar10", "cifar10-r", "cifar10-t")
 SIZE = 224  # default pixels a side of images from a folder
 _LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in grey
+
+
+@runtime_checkable
+class PosedDataset(Protocol):
+    """A data set that puts its own images in poses, as `Photos`, which are posed before they are cropped."""
+
+    def posed_batches(self, indices: Tensor, poses: Iterable[Pose]) -> tuple[Iterator[Tensor], Tensor]:
+        """Images (b, c, h, w) in each of the poses, and their labels (b,)."""
+        ...
+
+
+def posed_batches(
+    data: Dataset,
+    indices: Tensor,
+    poses: Iterable[Pose],
+    *,
+    fill: Sequence[float] | None = None,
+    device: torch.device | str = "cpu",
+) -> tuple[Iterator[Tensor], Tensor]:
+    """Images of a data set in each of the poses, as a network takes them, and their labels (b,).
+
+    Args:
+        data: a `PosedDataset`, or any other, whose images are posed as they are in its batches.
+        indices: (b,), which images.
+        poses: in the order of the iterator, which gives (b, c, h, w) in [0, 1] for each.
+        fill: colour of uncovered pixels, one number per channel; black by default. A `PosedDataset` has its own.
+        device: of the images.
+    """
+    device = torch.device(device)
+    if isinstance(data, PosedDataset):
+        copies, labels = data.posed_batches(indices, poses)
+    else:
+        batch, labels = data.batch(indices)
+        images = model_input(batch, device)
+        copies = (apply_pose(images, pose, fill=fill) for pose in poses)
+    return (model_input(copy, device) for copy in copies), labels
 
 
 @dataclass(frozen=True)
@@ -26,18 +65,23 @@ class GreyPhotos:
 
     photos: Photos
 
-    @property
-    def workers(self) -> int:
-        return self.photos.workers
-
     def __len__(self) -> int:
         return len(self.photos)
 
     def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
         """Images (b, 1, size, size) in [0, 1] and labels (b,)."""
         images, labels = self.photos.batch(indices, epoch=epoch)
-        colours = images.to(torch.get_default_dtype()).div_(255)
-        return torch.einsum("bchw,c->bhw", colours, colours.new_tensor(_LUMA))[:, None], labels
+        return _grey(images), labels
+
+    def posed_batches(self, indices: Tensor, poses: Iterable[Pose]) -> tuple[Iterator[Tensor], Tensor]:
+        """Images (b, 1, size, size) in [0, 1] for each of the poses, with black uncovered pixels, and labels (b,)."""
+        images, labels = self.photos.posed_batches(indices, poses, fill=(0, 0, 0))
+        return map(_grey, images), labels
+
+
+def _grey(images: Tensor) -> Tensor:
+    colours = images.to(torch.get_default_dtype()).div_(255)
+    return torch.einsum("bchw,c->bhw", colours, colours.new_tensor(_LUMA))[:, None]
 
 
 @dataclass(frozen=True)
@@ -49,7 +93,7 @@ class ImageSet:
         data: the images; labels are -1 if unknown.
         names: of the images.
         classes: names of the classes; empty if labels are unknown.
-        fill: colour of uncovered pixels, None for black.
+        fill: colour of uncovered pixels; None for black, and for photographs, which have their own.
         bad: the files that are left out, and why.
     """
 
@@ -57,7 +101,7 @@ class ImageSet:
     data: LabelledImages | Photos | GreyPhotos
     names: Sequence[str]
     classes: list[str]
-    fill: tuple[float, ...] | None
+    fill: tuple[float, ...] | None = None
     bad: Sequence[str] = ()
 
     def __len__(self) -> int:
@@ -126,9 +170,8 @@ def open_folder(
         raise ValueError(f"{root}: none of {len(bad)} images can be read; the first: {bad[0][1]}")
     data = GreyPhotos(photos) if channels == 1 else photos
     known = bool((listing.labels >= 0).all())
-    fill = None if channels == 1 else MEAN
     reasons = [reason for _, reason in bad]
-    return ImageSet(str(root), data, photos.names, listing.classes if known else [], fill, reasons)
+    return ImageSet(str(root), data, photos.names, listing.classes if known else [], bad=reasons)
 
 
 def _listing(root: Path, classes: Sequence[str] | None, labels: bool) -> Listing:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from patchreorder.data.loader import stream
-from patchreorder.data.poses import AS_IT_IS, UPRIGHT, Pose, apply_pose
-from patchreorder.engine.train import Dataset, model_input
+from patchreorder.data.poses import AS_IT_IS, UPRIGHT, Pose
+from patchreorder.engine.train import Dataset
 from patchreorder.metrics.consistency import consistency
 from patchreorder.metrics.invariance import Firing, FiringThresholds, Invariance, LocalFiring
 from patchreorder.metrics.order import OrderStability, Stability
@@ -25,6 +24,7 @@ from patchreorder.metrics.rate import Rate, rate
 from patchreorder.metrics.similarity import Features, FeatureSimilarity, Similarity
 
 from .activations import Activations, Recorder, check_logits, record_activations
+from .image_set import posed_batches
 from .onnx_network import OnnxNetwork
 
 MAX_BATCH = 500  # images
@@ -139,7 +139,8 @@ def measure(
 
     Args:
         network: maps images (b, c, h, w) to logits (b, classes).
-        data: images in [0, 1] or bytes, all of one size; a label below 0 is unknown.
+        data: images in [0, 1] or bytes, all of one size; a label below 0 is unknown. Photographs are posed before they
+            are cropped (see `image_set.PosedDataset`), other images as they are in batches.
         transforms: such as `{"rotate": rotations(), "translate": translations()}`; equal names must be equal poses.
             The unposed image belongs to a transform only if it is among its poses.
         layers: names as in `named_modules`; None for `activations.default_layers`, [] for none.
@@ -169,7 +170,8 @@ def measure(
         raise ValueError("there are no images to measure")
     poses = _all_poses(transforms)
     device = _device(network)
-    first = model_input(data.batch(torch.arange(min(2, len(data))))[0], device)
+    indices = torch.arange(len(data))
+    first = next(posed_batches(data, indices[:2], [UPRIGHT], device=device)[0])
     recording = (
         record_activations(network, first, layers)
         if isinstance(network, nn.Module)
@@ -192,20 +194,21 @@ def measure(
             thresholds = {
                 name: FiringThresholds(images=len(data), most=max_neurons, seed=seed) for name in recorder.layers
             }
-            for _, images, _ in _batches(data, batch, device):
+            for part in indices.split(batch):
+                (images,), _ = posed_batches(data, part, [UPRIGHT], device=device)
                 activations = recorder(images)
                 for name, threshold in thresholds.items():
                     threshold.update(activations.layers[name])
                 report(len(images))
         scores = _Scores(poses, transforms, recorder, thresholds, images=len(data), similarity=similarity, order=order)
-        for part, images, labels in _batches(data, batch, device):
+        for part in indices.split(batch):
+            copies, labels = posed_batches(data, part, poses.poses.values(), fill=fill, device=device)
             unposed: _Unposed | None = None
-            for name, pose in poses.poses.items():
-                copies = apply_pose(images, pose, fill=fill)
-                activations = recorder(model_input(copies, device))
+            for name, images in zip(poses.poses, copies, strict=True):
+                activations = recorder(images)
                 if unposed is None:
                     unposed = scores.start_batch(part, images, labels, activations)
-                scores.update(name, unposed, copies, activations)
+                scores.update(name, unposed, images, activations)
                 report(len(images))
         return scores.result(
             forwards=forward_passes(len(data), transforms, invariance=bool(thresholds)),
@@ -362,14 +365,6 @@ def _sampled(part: Tensor, images: int) -> list[slice]:
     edges = [at for at in range(1, len(chosen)) if chosen[at] != chosen[at - 1]]
     runs = [slice(start, end) for start, end in itertools.pairwise([0, *edges, len(chosen)])]
     return [run for run in runs if chosen[run.start]]
-
-
-def _batches(data: Dataset, batch: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Indices, images and labels."""
-    parts = torch.arange(len(data)).split(batch)
-    made = stream(data, [(part, 0) for part in parts], workers=getattr(data, "workers", 0))
-    for part, (images, labels) in zip(parts, made, strict=True):
-        yield part, model_input(images, device), labels
 
 
 def _batch_size(images: Tensor, activations: Activations) -> int:

@@ -2,10 +2,9 @@
 
     python benchmarks/duplicates.py --data UKBENCH [--weights ALEXNET] [--out runs/bench]
 
-Contract: all pairs of pictures are compared; a pair is right if both are of one group. For thresholds that are parts of
-the usual distance (the median of 2,000 pairs, as `duplicates` takes it): the part of the linked pairs that is right,
-the part of the right pairs that is linked, and the part of all pictures that are in a group of more than one with
-nothing wrong in it, after links have grown into groups.
+Contract: all pairs of images are compared; a pair is right if both images are of one group of UK-Bench. For thresholds
+that are parts of the median distance of 2,000 pairs, as in `duplicates`: the share of linked pairs that are right, the
+share of right pairs that are linked, and the share of images in a found group that holds images of one group only.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.engine.progress import Terminal
 from patchreorder.laboratory import provenance
 from patchreorder.search.describe import fingerprint, open_descriptor
-from patchreorder.search.duplicates import RELATIVE, groups, usual_distance
-from patchreorder.search.index import Index, update
+from patchreorder.search.duplicates import RELATIVE, find_groups, median_distance
+from patchreorder.search.index import Index
+from patchreorder.search.update import update
 
 MODELS = ("alexnet/ranked", "alexnet/gap", "efficientnet/gap", "efficientnet/ranked")
 PARTS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
@@ -47,7 +47,7 @@ def main() -> None:
     console = Console()
     found = {name: measure(name, args.data, args.weights, console) for name in MODELS}
     for name, rows in found.items():
-        table = Table("part of the usual distance", "right", "found", "in right groups", title=name)
+        table = Table("part of the median distance", "right", "found", "in right groups", title=name)
         for row in rows:
             table.add_row(*(f"{row[key]:.3f}" for key in ("part", "right", "found", "grouped")))
         console.print(table)
@@ -65,17 +65,17 @@ def measure(name: str, data: Path, weights: Path | None, console: Console) -> li
         screen.close()
         index = Index(Path(folder), check=False)
         vectors = torch.cat(index.vectors.blocks).double()[torch.tensor(index.manifest.slots)]
-        of = torch.tensor([int(Path(file).stem.removeprefix("ukbench")) // GROUP for file in index.names])
+        of = torch.tensor([int(Path(file.name).stem.removeprefix("ukbench")) // GROUP for file in index.manifest.files])
         distances = torch.cdist(vectors, vectors, compute_mode="use_mm_for_euclid_dist")
         first, second = torch.triu_indices(len(of), len(of), 1)
         same, apart = of[first] == of[second], distances[first, second]
-        usual = usual_distance(index)
+        median = median_distance(index)
         rows = []
         for part in PARTS:
-            linked = apart <= part * usual
+            linked = apart <= part * median
             joined = [
-                [int(Path(member.name).stem.removeprefix("ukbench")) // GROUP for member in group]
-                for group in groups(index, threshold=part * usual)
+                [int(Path(hit.name).stem.removeprefix("ukbench")) // GROUP for hit in group]
+                for group in find_groups(index, threshold=part * median)
             ]
             clean = sum(len(group) for group in joined if len(set(group)) == 1)
             rows.append(

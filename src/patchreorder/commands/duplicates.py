@@ -1,4 +1,4 @@
-"""`patchreorder duplicates INDEX`: pictures of the same thing, also in other poses."""
+"""`patchreorder duplicates INDEX`: images of the same thing, also in other poses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from patchreorder.untrusted import clean
 
 
 def duplicates(index: Positional[Path], *, threshold: float | None = None, html: Path | None = None) -> None:
-    """List groups of pictures that show the same thing, perhaps turned, shifted or from another side.
+    """List groups of images that show the same thing, perhaps rotated, shifted or from another side.
 
-    Pictures that are nearer to each other than the threshold are in one group, and so is what is near to any of them.
+    An image is in a group if its distance to any image of the group is at most the threshold.
 
     Args:
         index: folder that `patchreorder index` made.
-        threshold: distance, from 0 (the same picture) to 2; by default a part of the usual distance of two pictures.
+        threshold: distance, from 0 (the same image) to 2; by default half the median distance of two images.
         html: write a page with thumbnails.
     """
     if threshold is not None and not threshold >= 0:
@@ -27,7 +27,7 @@ def duplicates(index: Positional[Path], *, threshold: float | None = None, html:
     console = Console(highlight=False)
     from patchreorder.engine.progress import Terminal
     from patchreorder.search import page
-    from patchreorder.search.duplicates import RELATIVE, groups, usual_distance
+    from patchreorder.search.duplicates import RELATIVE, find_groups, median_distance
     from patchreorder.search.index import Index
 
     if html:
@@ -35,39 +35,39 @@ def duplicates(index: Positional[Path], *, threshold: float | None = None, html:
     screen = Terminal(console)
     with console.status("opening the index"):
         opened = Index(index)
-        usual = usual_distance(opened)
-    limit = RELATIVE * usual if threshold is None else threshold
+        median = median_distance(opened)
+    chosen = "as given"
+    if threshold is None:
+        threshold, chosen = RELATIVE * median, f"{RELATIVE} of the median distance, {median:.3f}"
     try:
-        found = groups(opened, threshold=limit, screen=screen)
+        groups = find_groups(opened, threshold=threshold, screen=screen)
     finally:
         screen.close()
     table = Table("group", "nearest", "file")
-    for number, group in enumerate(found, 1):
-        for place, member in enumerate(group):
-            name = Text(clean(member.name), overflow="fold")
-            table.add_row("" if place else str(number), f"{member.distance:.3f}", name, end_section=member == group[-1])
-    if found:
+    for number, group in enumerate(groups, 1):
+        for hit in group:
+            name = Text(clean(hit.name), overflow="fold")
+            first, last = hit is group[0], hit is group[-1]
+            table.add_row(str(number) if first else "", f"{hit.distance:.3f}", name, end_section=last)
+    if groups:
         console.print(table)
-    chosen = f"{RELATIVE} of the usual distance here, {usual:.3f}" if threshold is None else "as asked"
     screen.say(
-        f"{len(found)} groups with {sum(map(len, found))} of {len(opened)} pictures are nearer than {limit:.3f} "
+        f"{len(groups)} groups with {sum(map(len, groups))} of {len(opened)} images; threshold {threshold:.3f} "
         f"({chosen}). Files are in {clean(str(opened.root))}."
     )
     if html:
-        rows = [
-            page.Row(
+        sections = [
+            page.Section(
                 f"Group {number}",
-                [page.Tile(opened.root / member.name, member.name, [f"{member.distance:.3f}"]) for member in group],
+                [page.Thumbnail(opened.root / hit.name, hit.name, [f"{hit.distance:.3f}"]) for hit in group],
             )
-            for number, group in enumerate(found, 1)
+            for number, group in enumerate(groups, 1)
         ]
         about = [
-            f"Pictures of {opened.root} nearer than {limit:.3f}; with each, the distance of the nearest other one."
+            f"Images of {opened.root} at most {threshold:.3f} apart, each with the distance of the nearest other one."
         ]
-        with console.status("drawing the page"):
-            page.write(html, rows, title="What is there more than once", about=about)
+        with console.status("writing the page"):
+            page.write(html, sections, title="Duplicates", about=about)
         screen.say(f"Page: {clean(str(html))}.\nNext: open it in a browser.")
     else:
-        screen.say(
-            "Next: the same with `--html FILE` shows the pictures, with another `--threshold` finds more or fewer."
-        )
+        screen.say("Next: `--html FILE` also shows the images, another `--threshold` finds more or fewer.")

@@ -1,4 +1,4 @@
-"""`patchreorder index DIR --out INDEX`: describe every picture of a folder, to search in it."""
+"""`patchreorder index DIR --out INDEX`: describe every image of a folder, to search in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tyro.conf import Positional
 from patchreorder.search import DEFAULT_MODEL
 from patchreorder.untrusted import clean
 
-SHOWN = 5  # files that are listed by name
+SHOWN = 5  # files to list by name
 
 
 def index(
@@ -23,25 +23,26 @@ def index(
     store: str | None = None,
     workers: int | None = None,
 ) -> None:
-    """Make an index of the pictures in a folder, or bring it up to date; `search` and `duplicates` ask it.
+    """Make an index of the images in a folder, or update it; `search` and `duplicates` use it.
 
-    Only new and changed pictures are described; pictures that are gone are removed from the index. Stopped, the same
-    command goes on; a damaged index is repaired by it.
+    Only new and changed images are described; deleted images are removed from the index. After an interruption the
+    same command continues. It also repairs a damaged index.
 
     Args:
-        folder: holds pictures, also in folders within it; other files do not matter.
+        folder: holds images, also in subfolders; other files are ignored.
         out: folder of the index, a new one or one that was made of the same folder.
-        model: the network that describes pictures, such as alexnet/ranked, alexnet/ranked:quantiles=16,
+        model: the network that describes images, such as alexnet/ranked, alexnet/ranked:quantiles=16,
             alexnet@conv1+conv5/gap (of several layers) or torchvision:resnet18@layer4/ranked; a wrong name lists all.
-        weights: file with its weights (.safetensors, .pt, .pth); fetched once and cached without it.
-        store: qdrant://HOST[:PORT]/COLLECTION to search on a Qdrant server, local to search here; as before without it.
-        workers: processes that decode pictures; by default all cores.
+        weights: file with its weights (.safetensors, .pt, .pth); without it they are downloaded once.
+        store: qdrant://HOST[:PORT]/COLLECTION to search on a Qdrant server, local to search here; by default the
+            store of the last update.
+        workers: processes that decode images; by default all cores.
     """
     console = Console(highlight=False)
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.search.describe import fingerprint, open_descriptor
-    from patchreorder.search.index import update
+    from patchreorder.search.update import update
 
     keep_freed_memory()
     screen = Terminal(console)
@@ -58,21 +59,21 @@ def index(
             screen=screen,
         )
     except KeyboardInterrupt:
-        screen.say("stopped; the same command goes on from there")
+        screen.say("stopped; the same command continues from there")
         raise
     finally:
         screen.close()
     for lines, what in (
-        ([file.reason for file in done.unreadable], "pictures are left out until they change"),
-        ([clean(name) for name in done.ignored], "files are no pictures"),
+        ([file.reason for file in done.unreadable], "images are left out until they change"),
+        ([clean(name) for name in done.ignored], "files are not images"),
     ):
         if lines:
             more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
             screen.say(f"{len(lines)} {what}: {'; '.join(lines[:SHOWN])}{more}")
     state = f"{done.described} described now, {done.removed} removed" if done.changed else "nothing has changed"
     shown = clean(str(out))
-    screen.say(f"Index: {shown}, {done.images} pictures ({state}).")
+    screen.say(f"Index: {shown}, {done.images} images ({state}).")
     screen.say(
-        f"Next: `patchreorder search {shown} IMAGE` finds what looks like a picture, `patchreorder duplicates {shown}` "
-        "what is there more than once."
+        f"Next: `patchreorder search {shown} IMAGE` finds images that look like another, "
+        f"`patchreorder duplicates {shown}` images that are there more than once."
     )

@@ -1,4 +1,4 @@
-"""`patchreorder search INDEX IMAGE`: the pictures that show what is on a picture."""
+"""`patchreorder search INDEX IMAGE`: the images of an index that show the same as another image."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ def search(
     weights: Path | None = None,
     workers: int | None = None,
 ) -> None:
-    """Find the pictures of an index that are nearest to a picture, or to every picture of a folder.
+    """Find the images of an index that are nearest to an image, or to every image of a folder.
 
     Args:
         index: folder that `patchreorder index` made.
-        image: a picture, or a folder of them.
+        image: an image, or a folder of images.
         k: how many to find.
-        poses: try the picture turned (every 45 degrees) and shifted (by a fifth, four ways) too: twelve times the work.
+        poses: also rotate the image (every 45 degrees) and shift it (by a fifth, four ways): twelve times the work.
         html: write a page with thumbnails.
-        model: the network that describes pictures; another one than that of the index is refused.
+        model: the network that describes images; it must be that of the index.
         weights: file with its weights; by default that of the index.
-        workers: processes that decode pictures; by default all cores.
+        workers: processes that decode images; by default all cores.
     """
     if k < 1:
         raise ValueError(f"k ({k}) must be 1 or more")
     if not image.exists():
-        raise ValueError(f"{clean(str(image))} is no picture and no folder")
+        raise ValueError(f"{clean(str(image))} is not an image and not a folder")
     console = Console(highlight=False)
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.search import page
     from patchreorder.search.describe import fingerprint, open_descriptor
-    from patchreorder.search.index import Index, ask
+    from patchreorder.search.index import Index
+    from patchreorder.search.query import search_images
 
     if html:
         page.need_jinja()
@@ -54,12 +55,11 @@ def search(
     screen = Terminal(console)
     with console.status("opening the index"):
         opened = Index(index)
-    noted = opened.manifest.weights
-    descriptor = open_descriptor(
-        model or opened.manifest.maker.model, weights=weights or (Path(noted) if noted else None), say=screen.say
-    )
+    if weights is None and opened.manifest.weights:
+        weights = Path(opened.manifest.weights)
+    descriptor = open_descriptor(model or opened.manifest.maker.model, weights=weights, say=screen.say)
     try:
-        answers, bad = ask(
+        answers, bad = search_images(
             opened,
             descriptor,
             image,
@@ -77,35 +77,28 @@ def search(
     table = Table(*(["query"] if many else []), "rank", "distance", "file", *(["query's pose"] if poses else []))
     for answer in answers:
         for rank, hit in enumerate(answer.hits, 1):
-            asked = [Text(clean(answer.query) if rank == 1 else "")] if many else []
+            query = [Text(clean(answer.query) if rank == 1 else "")] if many else []
             pose = [hit.pose or "upright"] if poses else []
-            table.add_row(*asked, str(rank), f"{hit.distance:.3f}", Text(clean(hit.name), overflow="fold"), *pose)
+            table.add_row(*query, str(rank), f"{hit.distance:.3f}", Text(clean(hit.name), overflow="fold"), *pose)
     console.print(table)
     if not len(opened):
-        screen.say(f"{clean(str(index))} holds no picture that can be found.")
+        screen.say(f"{clean(str(index))} holds no images that can be found.")
     for reason in bad:
         screen.say(reason)
-    screen.say(f"Files are in {clean(str(opened.root))}; distances are from 0 (the same) to 2.")
+    screen.say(f"Files are in {clean(str(opened.root))}; distances are from 0 (the same image) to 2.")
     if html:
         root = image if many else image.parent
-        rows = [
-            page.Row(
-                answer.query,
-                [
-                    page.Tile(
-                        opened.root / hit.name, hit.name, [f"{hit.distance:.3f}", *([hit.pose] if hit.pose else [])]
-                    )
-                    for hit in answer.hits
-                ],
-                page.Tile(root / answer.query, answer.query, ["asked"]),
-            )
-            for answer in answers
-        ]
-        about = [f"The {k} nearest of {len(opened)} pictures in {opened.root}, by {opened.manifest.maker}.", *bad]
-        with console.status("drawing the page"):
-            page.write(html, rows, title="What looks like it", about=about)
+        sections = []
+        for answer in answers:
+            query_image = page.Thumbnail(root / answer.query, answer.query, ["query"])
+            hits = [
+                page.Thumbnail(opened.root / hit.name, hit.name, list(filter(None, [f"{hit.distance:.3f}", hit.pose])))
+                for hit in answer.hits
+            ]
+            sections.append(page.Section(answer.query, hits, query_image))
+        about = [f"The {k} nearest of {len(opened)} images in {opened.root}, by {opened.manifest.maker}.", *bad]
+        with console.status("writing the page"):
+            page.write(html, sections, title="Nearest images", about=about)
         screen.say(f"Page: {clean(str(html))}.\nNext: open it in a browser.")
     else:
-        screen.say(
-            "Next: the same with `--html FILE` shows the pictures, with `--poses` also finds what is turned far."
-        )
+        screen.say("Next: `--html FILE` also shows the images, `--poses` also finds images in other poses.")

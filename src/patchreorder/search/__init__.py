@@ -1,11 +1,17 @@
-"""Search in folders of pictures by what is on them: an index on the disk, and stores that find what is near.
+"""Search in folders of images by content: descriptors, an index on the disk, and stores that find near vectors.
 
-pictures     the files of a folder, and what a descriptor says of them
-manifest     the files of an index: what they hold, and that they are whole
-stores       what is near a vector: all of it compared, FAISS's graph, or Qdrant
-index        `update` makes an index of a folder or brings it up to date; `Index` answers
-duplicates   groups of pictures that are near each other
-page         answers as one HTML file with thumbnails
+descriptors  a backbone, a pool and unit length: one vector for an image
+describe     descriptors by name with trained weights, and the vectors of data sets and batches
+images       the image files of a folder
+manifest     the files of an index, and their checksums
+update       makes an index of a folder, or updates it
+stores       near vectors: all compared, FAISS's graph, or Qdrant
+index        an index that is opened to search for vectors
+query        searches an index for images
+duplicates   groups of images that are near each other
+page         results as one HTML file with thumbnails
+
+It may touch engine, measuring (networks of packages), models and data; commands and the laboratory use it.
 """
 
 DEFAULT_MODEL = "efficientnet/gap"  # the best of Table 3 for its length: docs/search.md

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from patchreorder.engine import checkpoint
 from patchreorder.engine.distributed import World
 from patchreorder.engine.predict import predict, ready
-from patchreorder.engine.train import Dataset
+from patchreorder.engine.train import Dataset, model_input
 from patchreorder.measuring.packages import PACKAGES, load_network
 from patchreorder.models.alexnet import Normalise
 from patchreorder.models.backbones import BACKBONES, SIZE
@@ -89,6 +90,32 @@ def describe(
         return predict(model, data, world=world, batch=batch)[0]
     finally:
         handle.remove()
+
+
+@torch.inference_mode()
+def describe_batch(model: Descriptor, images: Tensor) -> Tensor:
+    """The vectors (b, dimensions) of a batch, float32, on the CPU.
+
+    Raises:
+        ValueError: the descriptor gives another shape.
+    """
+    if not len(images):
+        return torch.empty(0, model.dimensions)
+    first = next(iter(model.parameters()), None)
+    device = torch.device("cpu") if first is None else first.device
+    vectors: Tensor = model.eval()(model_input(images, device)).float().cpu()
+    if vectors.shape != (len(images), model.dimensions):
+        raise ValueError(
+            f"the descriptor {model.name} gave {tuple(vectors.shape)}, expected {(len(images), model.dimensions)}"
+        )
+    return vectors
+
+
+def fault(vector: Tensor) -> str:
+    """Why a vector cannot be compared, or "" if it can."""
+    if not vector.isfinite().all():
+        return "its features are not finite"
+    return "" if vector.any() else "all its features are zero: a blank image"
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -1,58 +1,53 @@
-"""Groups of pictures that are near each other: the same thing, perhaps turned, shifted or seen from another side."""
+"""Groups of images that are near each other: the same thing, perhaps rotated, shifted or from another side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from patchreorder.engine.progress import Screen
 
-from .index import Index
+from .index import Hit, Index
 from .stores import Vectors
 
-RELATIVE = 0.5  # of the median distance of two pictures: docs/search.md says how it was chosen
-SAMPLED = 2000  # pairs of which the median is taken
-NEIGHBOURS = 16  # that are asked of a graph or a server for each picture
+RELATIVE = 0.5  # of the median distance of two images; docs/search.md says how it was chosen
+SAMPLED = 2000  # pairs for the median
+NEIGHBOURS = 16  # candidates for each image from a graph or a server
 _SILENT = Screen()
 
 
-class Member(NamedTuple):
-    """A picture of a group, and how far the nearest other one of the group is."""
-
-    distance: float
-    name: str
-
-
-def usual_distance(index: Index) -> float:
-    """The median distance of two pictures of the index, drawn at random, always the same ones; 0 for one or none."""
+def median_distance(index: Index) -> float:
+    """The median distance of random pairs of images, the same pairs in every call; 0 for fewer than two images."""
     slots = index.alive.nonzero()[0]
     if len(slots) < 2:
         return 0.0
     random = np.random.Generator(np.random.Philox(0))
     first = random.integers(0, len(slots), SAMPLED)
-    second = (first + random.integers(1, len(slots), SAMPLED)) % len(slots)  # another one
+    second = (first + random.integers(1, len(slots), SAMPLED)) % len(slots)  # never the same one
     difference = index.vectors.take(slots[first]).double() - index.vectors.take(slots[second]).double()
     return float(difference.square().sum(1).sqrt().median())
 
 
-def groups(index: Index, *, threshold: float | None = None, screen: Screen = _SILENT) -> list[list[Member]]:
-    """Pictures that are joined by pairs at most `threshold` apart, the largest group first.
+def find_groups(index: Index, *, threshold: float | None = None, screen: Screen = _SILENT) -> list[list[Hit]]:
+    """Images that are connected by pairs at most `threshold` apart, the largest group first.
 
-    Up to the size at which an index gets a graph every pair is compared. Beyond, and with a store elsewhere, each
-    picture is compared with those that are nearest by the store's answer.
+    Every pair is compared if the index has no graph and no other store. Else each image is compared with the
+    candidates of that store.
 
     Args:
-        index: the pictures.
-        threshold: a Euclidean distance; by default RELATIVE times `usual_distance`.
-        screen: shows what is done.
+        index: of the images.
+        threshold: a Euclidean distance; by default RELATIVE times `median_distance`.
+        screen: shows progress.
+
+    Returns:
+        The images of each group by name, with the distance of the nearest other image of the group.
 
     Raises:
-        ValueError: if the threshold is negative.
+        ValueError: the threshold is negative.
     """
     if threshold is None:
-        threshold = RELATIVE * usual_distance(index)
+        threshold = RELATIVE * median_distance(index)
     if not threshold >= 0:
         raise ValueError(f"threshold ({threshold}) must be a distance, 0 or more")
     slots = index.alive.nonzero()[0]
@@ -64,7 +59,7 @@ def groups(index: Index, *, threshold: float | None = None, screen: Screen = _SI
             parent[slot] = slot = parent[parent[slot]]
         return slot
 
-    pairs = _all_pairs if isinstance(index.store, Vectors) else _near_pairs
+    pairs = _all_pairs if isinstance(index.store, Vectors) else _candidate_pairs
     more = screen.count("comparing", len(slots))
     for first, seconds, distances in pairs(index, threshold):
         if len(seconds):
@@ -73,18 +68,17 @@ def groups(index: Index, *, threshold: float | None = None, screen: Screen = _SI
             for second in seconds.tolist():
                 parent[head(second)] = head(first)
         more(1)
-    members: dict[int, list[Member]] = {}
-    names = index.names
+    groups: dict[int, list[Hit]] = {}
     for slot in slots.tolist():
-        files = index.files_of(slot)
-        distance = 0.0 if len(files) > 1 else float(nearest[slot])
-        members.setdefault(head(slot), []).extend(Member(distance, names[file]) for file in files)
-    found = [sorted(group, key=lambda member: member.name) for group in members.values() if len(group) > 1]
+        names = index.names_of(slot)
+        distance = 0.0 if len(names) > 1 else float(nearest[slot])
+        groups.setdefault(head(slot), []).extend(Hit(distance, name) for name in names)
+    found = [sorted(group, key=lambda hit: hit.name) for group in groups.values() if len(group) > 1]
     return sorted(found, key=lambda group: (-len(group), group[0].name))
 
 
 def _all_pairs(index: Index, threshold: float) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Of each slot the later slots within the threshold, and their distances."""
+    """Each slot, the later slots within the threshold, and their distances."""
     vectors = index.vectors
     begins, blocks = vectors.ends[:-1], vectors.blocks
     for first, (begin, block) in enumerate(zip(begins, blocks, strict=True)):
@@ -97,20 +91,20 @@ def _all_pairs(index: Index, threshold: float) -> Iterator[tuple[int, np.ndarray
         for row in range(len(block)):
             slot = int(begin + row)
             if index.alive[slot]:
-                yield slot, *_within(index, slot, np.array(near[row], dtype=np.int64), threshold)
+                others = np.array(near[row], dtype=np.int64)
+                yield slot, *_within(index, slot, others[others > slot], threshold)
 
 
-def _near_pairs(index: Index, threshold: float) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+def _candidate_pairs(index: Index, threshold: float) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Each slot, the candidates of the store within the threshold, and their distances."""
     slots = index.alive.nonzero()[0]
     for part in np.array_split(slots, max(1, len(slots) // 256)):
         queries = index.vectors.take(part)
-        for slot, near in zip(part, index.store.candidates(queries, NEIGHBOURS, index.alive), strict=True):
-            yield int(slot), *_within(index, int(slot), near, threshold, later=False)
+        for slot, near in zip(part.tolist(), index.store.candidates(queries, NEIGHBOURS, index.alive), strict=True):
+            yield slot, *_within(index, slot, near[near != slot], threshold)
 
 
-def _within(
-    index: Index, slot: int, near: np.ndarray, threshold: float, *, later: bool = True
-) -> tuple[np.ndarray, np.ndarray]:
-    near = near[index.alive[near] & ((near > slot) if later else (near != slot))]
+def _within(index: Index, slot: int, near: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
+    near = near[index.alive[near]]
     distances = index.vectors.distances(index.vectors.take(np.array([slot]))[0], near)
     return near[distances <= threshold], distances[distances <= threshold]

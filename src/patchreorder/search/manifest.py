@@ -1,8 +1,8 @@
-"""The files of an index: a manifest that says what belongs to it, and chunks of vectors that say so of themselves.
+"""The files of an index: a manifest, and the chunks of vectors that it names.
 
-A chunk never changes, and its name is its checksum. The manifest is replaced whole, as the last step of a change: who
-reads it sees the state before or after, and every file that it names is what it was. A chunk also holds the names of
-the files that it was made of, so that what a killed process or a damaged manifest leaves behind is used again.
+A chunk never changes, and its name is its checksum. The manifest is replaced whole, as the last step of an update: a
+reader sees the state before or after it. A chunk also holds the names of its image files, so that chunks can be used
+again after a process was killed or the manifest was damaged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 from patchreorder.files import write_whole
 from patchreorder.untrusted import clean
 
-from .images import PREPROCESSING, File
+from .images import PREPROCESSING, ImageFile
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -31,14 +31,14 @@ _OURS = re.compile(r"\.?[0-9a-f]{32}\.(safetensors|faiss)(\.[0-9a-f]{8})?|\.mani
 
 
 class Damaged(ValueError):
-    """A file of an index is not what it was; the message names it and says what to do."""
+    """A file of an index is damaged or missing; the message names it and says what to do."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{clean(str(path))} {reason}: run `patchreorder index` again, it repairs the index")
 
 
 class Maker(NamedTuple):
-    """What vectors depend on: two vectors of unequal makers are never compared."""
+    """What vectors depend on: vectors of different makers are never compared."""
 
     model: str
     fingerprint: str  # of the weights
@@ -51,29 +51,29 @@ class Maker(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Vectors of a file, mapped into memory, the digests of the pictures they are of, and files with such pictures."""
+    """A file of vectors, mapped into memory, with the digests of their images and the files that hold these images."""
 
     name: str
     vectors: Tensor
     digests: list[str]
-    files: list[File]
+    files: list[ImageFile]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The state of an index. A slot is the place of a vector in all chunks, one after the other."""
+    """The state of an index. A slot is the position of a vector in all chunks in sequence."""
 
     maker: Maker
     root: str
-    identity: str  # what the vectors go by in a store that others use too
+    identity: str  # of the index in a store that several indexes share
     weights: str | None = None
     store: str | None = None
     chunks: list[str] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)  # of each chunk
+    rows: list[int] = field(default_factory=list)  # vectors of each chunk
     graph: str | None = None  # FAISS's file
-    graphed: int = 0  # how many of the chunks are in it
-    files: list[File] = field(default_factory=list)  # by name
-    slots: list[int] = field(default_factory=list)  # of each file; -1 for those without a vector
+    graphed: int = 0  # the number of chunks in it
+    files: list[ImageFile] = field(default_factory=list)  # by name
+    slots: list[int] = field(default_factory=list)  # of each file; -1 without a vector
 
     def write(self, folder: Path) -> None:
         body = json.dumps({"format": FORMAT, **vars(self)}, separators=(",", ":")).encode()
@@ -82,30 +82,32 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """What `write` wrote.
+        """The manifest of a folder.
 
         Raises:
-            FileNotFoundError: if there is none.
-            Damaged: if it is cut or changed.
-            ValueError: if another version wrote it.
+            FileNotFoundError: there is none.
+            Damaged: its checksum is wrong.
+            ValueError: another version wrote it.
         """
         path = folder / MANIFEST
         first, _, body = path.read_bytes().partition(b"\n")
         if first != b'{"sha256":"%s",' % sha256(body).hexdigest().encode():
-            raise Damaged(path, "is damaged (its checksum does not fit)")
+            raise Damaged(path, "is damaged (its checksum is wrong)")
         values = json.loads(b"{" + body)
         if (found := values.pop("format")) != FORMAT:
             raise ValueError(
                 f"{clean(str(path))} has format {found}, expected {FORMAT}: another version of patchreorder made it; "
-                "make the index anew, in another folder"
+                "make a new index in another folder"
             )
         values["maker"] = Maker(*values["maker"])
-        values["files"] = [File(*file) for file in values["files"]]
+        values["files"] = [ImageFile(*file) for file in values["files"]]
         return cls(**values)
 
 
-def write_chunk(folder: Path, maker: Maker, *, vectors: Tensor, digests: Sequence[str], files: Sequence[File]) -> Chunk:
-    """Write a chunk, whole or not at all; it is there on the disk when this returns."""
+def write_chunk(
+    folder: Path, maker: Maker, *, vectors: Tensor, digests: Sequence[str], files: Sequence[ImageFile]
+) -> Chunk:
+    """Write a chunk, whole or not at all; it is on the disk when this returns."""
     about = json.dumps({"format": FORMAT, "maker": maker, "digests": digests, "files": files})
     content = save({"vectors": vectors.contiguous()}, metadata={"chunk": about})
     name = f"{sha256(content).hexdigest()[:32]}.safetensors"
@@ -117,23 +119,23 @@ def read_chunk(path: Path, *, check: bool = True, maker: Maker | None = None) ->
     """A chunk, its vectors mapped into memory.
 
     Raises:
-        FileNotFoundError: if it is gone.
-        Damaged: if it is cut or changed, or not of this maker.
+        FileNotFoundError: it is missing.
+        Damaged: its checksum is wrong, or it is of another maker.
     """
     vectors = read_vectors(path, check=check)
     with safe_open(path, framework="pt") as file:
         about = json.loads((file.metadata() or {}).get("chunk", '{"format": null}'))
     if about["format"] != FORMAT or maker not in (None, Maker(*about["maker"])):
         raise Damaged(path, "is of another index")
-    return Chunk(path.name, vectors, about["digests"], [File(*file) for file in about["files"]])
+    return Chunk(path.name, vectors, about["digests"], [ImageFile(*file) for file in about["files"]])
 
 
 def read_vectors(path: Path, *, check: bool = True) -> Tensor:
-    """The vectors of a chunk, mapped into memory: they stay there when the file is removed.
+    """The vectors of a chunk, mapped into memory; they stay readable when the file is removed.
 
     Raises:
-        FileNotFoundError: if it is gone.
-        Damaged: if it is cut or changed.
+        FileNotFoundError: it is missing.
+        Damaged: its checksum is wrong.
     """
     if check:
         verify(path)
@@ -145,13 +147,9 @@ def read_vectors(path: Path, *, check: bool = True) -> Tensor:
 
 
 def verify(path: Path) -> None:
-    """See that a file whose name is its checksum is what it was.
-
-    Raises:
-        Damaged: if it is not.
-    """
+    """Raise `Damaged` if the checksum of a file is not its name."""
     if checksum(path) != path.name.partition(".")[0]:
-        raise Damaged(path, "is damaged (its checksum does not fit)")
+        raise Damaged(path, "is damaged (its checksum is wrong)")
 
 
 def checksum(path: Path) -> str:
@@ -164,7 +162,7 @@ def checksum(path: Path) -> str:
 
 
 def left_over(folder: Path, manifest: Manifest | None) -> list[Path]:
-    """Files of ours in the folder that the manifest does not name."""
+    """Files of an index in the folder that the manifest does not name."""
     named = set() if manifest is None else {*manifest.chunks, manifest.graph}
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries)
@@ -172,7 +170,5 @@ def left_over(folder: Path, manifest: Manifest | None) -> list[Path]:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether a folder may become an index: new, empty, or begun by us."""
-    return not folder.exists() or all(
-        name == ".lock" or _OURS.fullmatch(name) for name in os.listdir(folder)
-    )  # a manifest is asked for before
+    """Whether a folder without a manifest may become an index: it is new, or holds only files of an index."""
+    return not folder.exists() or all(name == ".lock" or _OURS.fullmatch(name) for name in os.listdir(folder))

@@ -1,4 +1,4 @@
-"""Answers with thumbnails as one HTML file that asks nothing of any network."""
+"""Search results with thumbnails as one HTML file that loads nothing from a network."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from patchreorder.data.images import BadImage, decode
 from patchreorder.files import write_whole
 from patchreorder.untrusted import clean
 
-THUMBNAIL = 160  # pixels of the longer side
+SIDE = 160  # pixels of the longer side of a thumbnail
 
 
-class Tile(NamedTuple):
-    """A picture on the page."""
+class Thumbnail(NamedTuple):
+    """An image on the page."""
 
     file: Path
     name: str  # as it is shown
     notes: Sequence[str] = ()
 
 
-class Row(NamedTuple):
-    """A line of pictures, perhaps after the one that was asked about."""
+class Section(NamedTuple):
+    """A line of images, after the query if there is one."""
 
     title: str
-    tiles: Sequence[Tile]
-    query: Tile | None = None
+    images: Sequence[Thumbnail]
+    query: Thumbnail | None = None
 
 
 def need_jinja() -> None:
-    """Raise an ImportError that says what to install, before anything is read."""
+    """Raise an ImportError that says what to install."""
     try:
         import jinja2  # noqa: F401
     except ImportError:
         raise ImportError("the page needs jinja2: pip install 'patchreorder[report]'") from None
 
 
-def write(file: Path, rows: Sequence[Row], *, title: str, about: Sequence[str] = ()) -> None:
+def write(file: Path, sections: Sequence[Section], *, title: str, about: Sequence[str] = ()) -> None:
     """Write the page, whole or not at all."""
-    write_whole(file, render(rows, title=title, about=about).encode())
+    write_whole(file, render(sections, title=title, about=about).encode())
 
 
-def render(rows: Sequence[Row], *, title: str, about: Sequence[str] = ()) -> str:
-    """The page of these pictures; names and texts may be anybody's."""
+def render(sections: Sequence[Section], *, title: str, about: Sequence[str] = ()) -> str:
+    """The page as text; names and titles are escaped."""
     need_jinja()
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -59,18 +59,18 @@ def render(rows: Sequence[Row], *, title: str, about: Sequence[str] = ()) -> str
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"clean": clean, "thumbnail": thumbnail}
+    environment.filters |= {"clean": clean, "data_uri": data_uri}
     template = environment.get_template("page.html.j2")
-    return template.render(rows=rows, title=title, about=about, version=__version__)
+    return template.render(sections=sections, title=title, about=about, version=__version__)
 
 
-def thumbnail(file: Path) -> str:
-    """A small upright JPEG of a picture as a data URI, encoded anew; nothing if it cannot be read."""
+def data_uri(file: Path) -> str:
+    """A small upright JPEG of an image, encoded again; "" if the file cannot be read."""
     try:
-        image = decode(file.read_bytes(), name=file.name, short=THUMBNAIL)
+        image = decode(file.read_bytes(), name=file.name, short=SIDE)
     except (BadImage, OSError):
         return ""
-    image.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BILINEAR)
+    image.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR)
     content = io.BytesIO()
     image.save(content, "JPEG", quality=80)
     return "data:image/jpeg;base64," + base64.b64encode(content.getvalue()).decode()

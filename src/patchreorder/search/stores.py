@@ -1,6 +1,6 @@
-"""What is near a vector: every vector compared, FAISS's graph (HNSW) for many of them, or a Qdrant server for more.
+"""Stores find the vectors nearest to a query: by comparing all, by FAISS's graph (HNSW), or on a Qdrant server.
 
-A store gives candidates; whoever asks calculates their distances from the vectors themselves, exactly, and sorts.
+A store gives candidates. The index computes their exact distances and sorts them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -20,21 +20,28 @@ from torch import Tensor
 
 from patchreorder.untrusted import clean
 
-TOGETHER = 1 << 24  # distances that are held at a time
-LINKS = 32  # of a vector in the graph, to vectors near it
-BUILD_WIDTH = 80  # candidates that are looked at for the links of a new vector
-SEARCH_WIDTH = 128  # and for an answer
-MORE = 16  # candidates beyond those asked for: the graph rounds to half precision
-SENT = 1_000_000  # numbers that are sent to Qdrant at a time: it takes 32 MB of text
+TOGETHER = 1 << 24  # distances in memory at a time
+LINKS = 32  # of a vector in the graph
+BUILD_WIDTH = 80  # HNSW's efConstruction
+SEARCH_WIDTH = 128  # HNSW's efSearch
+MORE = 16  # candidates beyond k: the graph rounds to half precision
+SENT = 1_000_000  # numbers in a request to Qdrant, which takes 32 MB of text
+
+
+class Store(Protocol):
+    """Finds candidates for the nearest vectors of queries."""
+
+    def candidates(self, queries: Tensor, k: int, alive: np.ndarray) -> list[np.ndarray]:
+        """For each query (q, dimensions) the slots of candidates, of those that are alive (n,)."""
 
 
 class Vectors:
-    """Blocks of vectors, one after the other, as one table; a slot is a place in it."""
+    """Blocks of vectors as one table; a slot is a position in it. As a store it compares all vectors."""
 
     def __init__(self, blocks: Sequence[Tensor]) -> None:
         self.blocks = list(blocks)
         self.ends = np.cumsum([0, *map(len, self.blocks)])
-        self.squares: list[Tensor] = []  # lengths, squared
+        self.squares: list[Tensor] = []  # squared lengths
 
     def __len__(self) -> int:
         return int(self.ends[-1])
@@ -52,14 +59,14 @@ class Vectors:
         return np.concatenate(found) if found else np.empty(0)
 
     def slack(self, queries: Tensor) -> float:
-        """What rounding to single precision can make of the difference of two squared distances, at the most."""
+        """The largest error that single precision makes in the difference of two squared distances."""
         if not self.squares:
             self.squares = [block.square().sum(1) for block in self.blocks]
         largest = max((float(squares.max()) for squares in self.squares if len(squares)), default=0.0)
         return 2.0**-22 * queries.shape[1] * (largest + float(queries.square().sum(1).max()))
 
     def candidates(self, queries: Tensor, k: int, alive: np.ndarray) -> list[np.ndarray]:
-        """For each query, slots among which are its k nearest, and all that are as near as the last of them."""
+        """For each query its k nearest slots, all that are as near as the last of them, and perhaps more."""
         found: list[np.ndarray] = []
         usable = torch.from_numpy(alive)
         k = min(k, int(usable.sum()))
@@ -92,15 +99,15 @@ def need_faiss() -> Any:
 
 
 class Graph:
-    """FAISS's graph over the first vectors of a table; what was added after it is compared one by one."""
+    """FAISS's graph of the first blocks of vectors; the blocks after them are compared one by one."""
 
     def __init__(self, path: Path, vectors: Vectors, blocks: int) -> None:
         faiss = need_faiss()
-        flags = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # FAISS before 1.11 reads all of it
+        flags = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)  # FAISS before 1.11 reads it into memory
         try:
             self.graph = faiss.read_index(str(path), flags)
         except RuntimeError as error:
-            path.stat()  # it may be gone
+            path.stat()  # FileNotFoundError if it was removed
             raise ValueError(f"{clean(str(path))} cannot be read by FAISS {faiss.__version__}: {error}") from None
         self.faiss = faiss
         self.tail = Vectors(vectors.blocks[blocks:])
@@ -109,7 +116,7 @@ class Graph:
             raise ValueError(f"{path} holds {self.graph.ntotal} vectors, expected {self.end}")
 
     def candidates(self, queries: Tensor, k: int, alive: np.ndarray) -> list[np.ndarray]:
-        """For each query, slots among which are nearly always its k nearest."""
+        """For each query slots that nearly always include its k nearest."""
         self.faiss.omp_set_num_threads(torch.get_num_threads())
         bits = np.packbits(alive[: self.end], bitorder="little")
         width = min(k + MORE, self.end)
@@ -125,19 +132,19 @@ class Graph:
 def build_graph(
     path: Path, blocks: Sequence[Tensor], *, old: Path | None = None, skip: int = 0, more: Callable[[int], None]
 ) -> None:
-    """Write a graph of these blocks; `old` is one that has the first `skip` of them already.
+    """Write a graph of these blocks of vectors.
 
     Args:
         path: the file.
         blocks: vectors.
-        old: a graph to go on from.
+        old: a graph of the first `skip` blocks, to start from.
         skip: the number of blocks in it.
-        more: gets the number of vectors that were added.
+        more: called with the number of vectors of each block that is added.
     """
     faiss = need_faiss()
     faiss.omp_set_num_threads(torch.get_num_threads())
     if old is None:
-        # Half precision: it halves memory and disk, and answers are sorted by exact distances anyway.
+        # Half precision halves memory and disk; candidates are sorted by exact distances anyway.
         graph = faiss.IndexHNSWSQ(blocks[0].shape[1], faiss.ScalarQuantizer.QT_fp16, LINKS)
         graph.hnsw.efConstruction = BUILD_WIDTH
         skip = 0
@@ -153,13 +160,14 @@ def build_graph(
 
 
 class Qdrant:
-    """The vectors of an index in a collection of a Qdrant server, or of its in-process form in a local folder.
+    """The vectors of an index in a collection of a Qdrant server, or of the client's in-process form in a folder.
 
-    A point goes by index and content: sent twice it is there once, and indexes in one collection never meet.
+    The identity of the index and the digest of the image make the id of a point. So a point that is sent twice is there
+    once, and indexes can share a collection.
 
     Args:
         url: qdrant://HOST[:PORT]/COLLECTION, qdrants://... for TLS, or qdrant:///FOLDER for a local folder. The
-            environment variable QDRANT_API_KEY is the server's key, if it wants one.
+            environment variable QDRANT_API_KEY is the server's key, if it needs one.
         identity: of the index.
         dimensions: of the vectors.
     """
@@ -195,7 +203,7 @@ class Qdrant:
         self.client.close()
 
     def count(self) -> int:
-        """How many vectors of this index are there; the collection is made if there is none."""
+        """The number of vectors of this index; the collection is created if there is none."""
         with self._named():
             if not self.client.collection_exists(self.collection):
                 shape = self.models.VectorParams(size=self.dimensions, distance=self.models.Distance.EUCLID)
@@ -203,7 +211,7 @@ class Qdrant:
             return self.client.count(self.collection, count_filter=self.own, exact=True).count
 
     def put(self, digests: Sequence[str], vectors: Tensor) -> None:
-        """Send vectors; those that are there already stay what they are."""
+        """Send vectors; those that are there already stay as they are."""
         step = max(1, SENT // self.dimensions)
         for begin in range(0, len(digests), step):
             part = slice(begin, begin + step)
@@ -233,13 +241,13 @@ class Qdrant:
                 self.client.delete(self.collection, points_selector=others[begin : begin + 1000], wait=True)
 
     def nearest(self, queries: Tensor, k: int) -> list[list[str]]:
-        """For each query, the digests of what is nearest, as the server finds it."""
-        asked = [
+        """For each query the digests of the nearest vectors, as the server finds them."""
+        requests = [
             self.models.QueryRequest(query=query, filter=self.own, limit=k, with_payload=["digest"])
             for query in queries.tolist()
         ]
         with self._named():
-            answers = self.client.query_batch_points(self.collection, requests=asked)
+            answers = self.client.query_batch_points(self.collection, requests=requests)
         return [[str((point.payload or {}).get("digest")) for point in answer.points] for answer in answers]
 
     def _point(self, digest: str) -> str:
@@ -247,27 +255,27 @@ class Qdrant:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Its client raises errors of many kinds: say which store it was."""
+        """Turn the many kinds of errors of the client into an OSError that names the store."""
         try:
             yield
         except Exception as error:
             reason = " ".join(clean(str(error)).split())[:240] or type(error).__name__
             raise OSError(
                 f"the store {clean(self.url)} failed ({reason}): is it running, and is the name right?"
-            ) from (error)
+            ) from error
 
 
 class Remote:
-    """The answers of a Qdrant store as slots of this index, without what the index does not know, yet or any more."""
+    """The results of a Qdrant store as slots of an index, without vectors that are not in this state of the index."""
 
     def __init__(self, store: Qdrant, slots: dict[str, int]) -> None:
         self.store, self.slots = store, slots
 
     def candidates(self, queries: Tensor, k: int, alive: np.ndarray) -> list[np.ndarray]:
-        """For each query, slots among which are nearly always its k nearest.
+        """For each query slots that nearly always include its k nearest.
 
         Raises:
-            OSError: if the store lacks vectors of the index.
+            OSError: the store lacks vectors of the index.
         """
         wanted, width = min(k, int(alive.sum())), k + MORE
         while True:

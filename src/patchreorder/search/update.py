@@ -1,0 +1,366 @@
+"""An index of a folder of images: made, updated, repaired.
+
+`update` reads only new and changed images. It may be killed at any moment: the index stays what it was until the new
+manifest is written, and the next call uses all finished chunks. Removed images are masked; their vectors are removed
+once they are a quarter of all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from patchreorder.data.loader import parallel_map
+from patchreorder.engine.progress import Screen
+from patchreorder.files import sync_folder, try_lock
+from patchreorder.untrusted import clean
+
+from .describe import BATCH, describe_batch, fault
+from .descriptors import Descriptor
+from .images import ImageFile, Reader, scan
+from .manifest import (
+    MANIFEST,
+    Chunk,
+    Damaged,
+    Maker,
+    Manifest,
+    checksum,
+    is_empty,
+    left_over,
+    read_chunk,
+    verify,
+    write_chunk,
+)
+from .stores import Qdrant, Vectors, build_graph, need_faiss
+
+CHUNK = 500  # vectors of a chunk: the most that a killed process has to compute again
+LARGE = 100_000  # images above which a graph is built
+ADDED = 10_000  # new vectors beside the graph, or a tenth of it, before they are added to it
+MASKED = 0.25  # the largest share of vectors of removed images
+LOCAL = "local"  # the store without a server
+_SILENT = Screen()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updated:
+    """What `update` did."""
+
+    images: int  # in the index now
+    described: int  # new vectors
+    removed: int  # files that are no longer there
+    unreadable: list[ImageFile]
+    ignored: list[str]
+    changed: bool
+
+
+def update(
+    folder: Path,
+    out: Path,
+    model: Descriptor,
+    *,
+    fingerprint: str,
+    weights: Path | None = None,
+    store: str | None = None,
+    workers: int = 0,
+    batch: int = BATCH,
+    screen: Screen = _SILENT,
+) -> Updated:
+    """Make an index of the images in a folder and its subfolders, or update it.
+
+    Args:
+        folder: of the images; they are only read.
+        out: the folder of the index.
+        model: describes the images.
+        fingerprint: of its weights.
+        weights: the file they are from; the manifest holds it for later searches.
+        store: `local`, or the URL of a store (see `Qdrant`); None for the store of the last update.
+        workers: processes that decode images.
+        batch: images in a forward pass.
+        screen: shows progress.
+
+    Raises:
+        ValueError: the folder holds no image; `out` holds something else, or an index of another folder or another
+            descriptor; another process updates it.
+        ImportError: the store, or the number of images, needs a package that is not installed.
+    """
+    root, out = folder.resolve(), out.absolute()
+    maker = Maker(model.name, fingerprint, model.dimensions)
+    identity = blake2b(os.fsencode(f"{maker}{out}"), digest_size=16).hexdigest()
+    nothing = Manifest(maker=maker, root=str(root), identity=identity)
+    if workers < 0:
+        raise ValueError(f"workers ({workers}) must be 0 (decode in this process) or more")
+    images, ignored = scan(root, leave=out)
+    if not images:
+        _refuse_empty(folder, out, _read_old(out, _SILENT) or nothing)
+    with _locked(out):
+        old = _read_old(out, screen) or nothing
+        _check_same(old, out, maker=maker, root=root)
+        where = store or old.store or LOCAL
+        if len(images) > LARGE and where == LOCAL:
+            need_faiss()  # fail before the work
+        chunks = _sound_chunks(out, old, screen)
+        manifest = replace(
+            nothing,
+            identity=old.identity,
+            weights=str(weights.resolve()) if weights else old.weights,
+            store=None if where == LOCAL else where,
+        )
+        with _remote(manifest) as remote:
+            same, names = _compare(images, chunks, old)
+            parts = [names[begin : begin + batch] for begin in range(0, len(names), batch)]
+            batches = parallel_map(Reader(root), parts, workers=workers)
+            others, new = _describe(batches, out, model, maker, chunks, screen.count("describing", len(names)))
+            files = sorted([*same, *others])
+            manifest, chunks = _arrange(manifest, out, files, chunks, old, screen)
+            if remote:
+                _send(remote, manifest, chunks, old, screen)
+            if manifest != old:
+                manifest.write(out)
+            if remote:
+                remote.keep_only({file.digest for file in files if not file.reason})
+            else:
+                manifest = _with_graph(manifest, out, chunks, screen)
+        for path in left_over(out, manifest):  # last: readers of the old manifest need its files until then
+            path.unlink()
+    there = {name for name, _, _ in images}
+    return Updated(
+        images=sum(not file.reason for file in files),
+        described=new,
+        removed=sum(file.name not in there for file in old.files),
+        unreadable=[file for file in files if file.reason],
+        ignored=ignored,
+        changed=manifest != old,
+    )
+
+
+@contextlib.contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"out ({clean(str(out))}) must be a folder")
+    if not (out / MANIFEST).exists() and not is_empty(out):
+        raise ValueError(f"out ({clean(str(out))}) holds other files: name a new folder for the index")
+    handle = try_lock(out / ".lock")
+    if handle is None:
+        raise ValueError(f"another process is writing {clean(str(out))}: wait until it ends, then run this again")
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _read_old(out: Path, screen: Screen) -> Manifest | None:
+    try:
+        return Manifest.read(out)
+    except FileNotFoundError:
+        return None
+    except Damaged:
+        screen.say(f"{clean(str(out / MANIFEST))} is damaged: it is made again from the chunks")
+        return None
+
+
+def _check_same(old: Manifest, out: Path, *, maker: Maker, root: Path) -> None:
+    if old.maker != maker:
+        raise ValueError(f"{clean(str(out))} was made with {old.maker}, not with {maker}: name another --out for that")
+    if old.root != str(root) and Path(old.root).is_dir():
+        raise ValueError(
+            f"{clean(str(out))} is an index of {clean(old.root)}, which still exists, not of {clean(str(root))}: "
+            "name another --out for that"
+        )
+
+
+def _refuse_empty(folder: Path, out: Path, old: Manifest) -> None:
+    if held := sum(slot >= 0 for slot in old.slots):
+        raise ValueError(
+            f"{clean(str(folder))} holds no images any more, the index {held}: is its disk mounted? If they are "
+            f"deleted for good, delete {clean(str(out))}"
+        )
+    raise ValueError(f"{clean(str(folder))} and its subfolders hold no images")
+
+
+def _sound_chunks(out: Path, old: Manifest, screen: Screen) -> list[Chunk]:
+    """The chunks of the index in their order, then those of a process that was killed, without damaged ones."""
+    others = [path.name for path in left_over(out, old) if path.name.endswith(".safetensors")]
+    names = [*old.chunks, *(name for name in others if not name.startswith("."))]
+    chunks = []
+    more = screen.count("checking", len(names))
+    for name in names:
+        try:
+            chunks.append(read_chunk(out / name, maker=old.maker))
+        except (FileNotFoundError, Damaged) as error:
+            state = "damaged" if isinstance(error, Damaged) else "missing"
+            screen.say(f"{clean(str(out / name))} is {state}: its images are described again")
+        more(1)
+    return chunks
+
+
+def _compare(
+    images: Sequence[tuple[str, int, int]], chunks: Sequence[Chunk], old: Manifest
+) -> tuple[list[ImageFile], list[str]]:
+    """The files that have not changed, and the names of those to read."""
+    described = {digest for chunk in chunks for digest in chunk.digests}
+    known = {file.stat: file for chunk in chunks for file in chunk.files}
+    known |= {file.stat: file for file in old.files}
+    same, names = [], []
+    for stat in images:
+        file = known.get(stat)
+        if file is not None and (file.reason or file.digest in described):
+            same.append(file)
+        else:
+            names.append(stat[0])
+    return same, names
+
+
+def _describe(
+    batches: Iterable[tuple[list[ImageFile], Tensor]],
+    out: Path,
+    model: Descriptor,
+    maker: Maker,
+    chunks: list[Chunk],
+    more: Callable[[int], None],
+) -> tuple[list[ImageFile], int]:
+    """The files of these batches, and the number of new vectors; new chunks are appended to `chunks`."""
+    known = {digest for chunk in chunks for digest in chunk.digests}
+    files: list[ImageFile] = []
+    new = written = 0  # vectors, and files that are in chunks
+    waiting: dict[str, Tensor] = {}  # vectors that are in no chunk yet, by digest
+
+    def flush() -> None:
+        if waiting:
+            vectors, own = torch.stack([*waiting.values()]), files[written:]
+            chunks.append(write_chunk(out, maker, vectors=vectors, digests=[*waiting], files=own))
+
+    for found, images in batches:
+        fresh: dict[str, int] = {}  # digests without a vector -> position of the image in the batch
+        for position, file in enumerate(file for file in found if not file.reason):
+            if file.digest not in known:
+                fresh.setdefault(file.digest, position)
+        made = dict(zip(fresh, describe_batch(model, images[[*fresh.values()]]), strict=True))
+        faults = {digest: reason for digest, vector in made.items() if (reason := fault(vector))}
+        for file in found:
+            if file.digest in faults:
+                file = file._replace(reason=f"{clean(file.name)} is left out: {faults[file.digest]}")
+            files.append(file)
+        sound = {digest: vector for digest, vector in made.items() if digest not in faults}
+        waiting |= sound
+        known |= sound.keys()
+        new += len(sound)
+        if len(waiting) >= CHUNK:
+            flush()
+            waiting, written = {}, len(files)
+        more(len(found))
+    flush()
+    return files, new
+
+
+def _arrange(
+    manifest: Manifest, out: Path, files: list[ImageFile], chunks: list[Chunk], old: Manifest, screen: Screen
+) -> tuple[Manifest, list[Chunk]]:
+    """The manifest of these files and its chunks, which are rewritten if too many vectors are masked."""
+    live = {file.digest for file in files if not file.reason}
+    slots: dict[str, int] = {}
+    used: list[Chunk] = []
+    end = 0
+    for chunk in chunks:
+        mine = [digest in live and digest not in slots for digest in chunk.digests]
+        if chunk.name not in old.chunks and not any(mine):
+            continue  # of a killed process, and not needed
+        slots |= {digest: end + row for row, digest in enumerate(chunk.digests) if mine[row]}
+        used.append(chunk)
+        end += len(chunk.digests)
+    masked, full = end - len(slots), -(-len(slots) // CHUNK)
+    if (masked and masked >= MASKED * end) or len(used) > 2 * full + 16:
+        used = _rewrite(manifest.maker, out, files, used, slots, screen)
+        slots = {digest: slot for slot, digest in enumerate(digest for chunk in used for digest in chunk.digests)}
+    names = [chunk.name for chunk in used]
+    manifest = replace(
+        manifest,
+        chunks=names,
+        rows=[len(chunk.digests) for chunk in used],
+        files=files,
+        slots=[-1 if file.reason else slots[file.digest] for file in files],
+    )
+    if old.graph and not manifest.store and old.chunks[: old.graphed] == names[: old.graphed]:
+        try:
+            verify(out / old.graph)
+            manifest = replace(manifest, graph=old.graph, graphed=old.graphed)
+        except (FileNotFoundError, Damaged):
+            screen.say(f"{clean(str(out / old.graph))} is damaged or missing: it is built again")
+    return manifest, used
+
+
+def _rewrite(
+    maker: Maker, out: Path, files: Iterable[ImageFile], chunks: Sequence[Chunk], slots: dict[str, int], screen: Screen
+) -> list[Chunk]:
+    """Full chunks with the vectors of these slots only."""
+    by_digest: dict[str, list[ImageFile]] = {}
+    for file in files:
+        by_digest.setdefault(file.digest, []).append(file)
+    vectors = Vectors([chunk.vectors for chunk in chunks])
+    digests = sorted(slots, key=slots.__getitem__)
+    written = []
+    more = screen.count("rewriting", len(digests))
+    for begin in range(0, len(digests), CHUNK):
+        part = digests[begin : begin + CHUNK]
+        mine = [file for digest in part for file in by_digest[digest]]
+        taken = vectors.take(np.array([slots[digest] for digest in part]))
+        written.append(write_chunk(out, maker, vectors=taken, digests=part, files=mine))
+        more(len(part))
+    return written
+
+
+def _with_graph(manifest: Manifest, out: Path, chunks: Sequence[Chunk], screen: Screen) -> Manifest:
+    """The manifest with a graph where one is needed; until it is built, all vectors are compared."""
+    images = len({slot for slot in manifest.slots if slot >= 0})
+    covered = sum(manifest.rows[: manifest.graphed])
+    beside = sum(manifest.rows) - covered
+    if images <= LARGE:
+        final = replace(manifest, graph=None, graphed=0)
+    elif manifest.graph and beside <= max(ADDED, covered / 10):
+        final = manifest
+    else:
+        temporary = out / f".{'0' * 32}.faiss.{os.urandom(4).hex()}"
+        old = out / manifest.graph if manifest.graph else None
+        more = screen.count("building the graph", beside)
+        build_graph(temporary, [chunk.vectors for chunk in chunks], old=old, skip=manifest.graphed, more=more)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        name = f"{checksum(temporary)}.faiss"
+        os.replace(temporary, out / name)
+        sync_folder(out)
+        final = replace(manifest, graph=name, graphed=len(chunks))
+    if final != manifest:
+        final.write(out)
+    return final
+
+
+@contextlib.contextmanager
+def _remote(manifest: Manifest) -> Iterator[Qdrant | None]:
+    if manifest.store is None:
+        yield None
+        return
+    store = Qdrant(manifest.store, identity=manifest.identity, dimensions=manifest.maker.dimensions)
+    with contextlib.closing(store):
+        store.count()  # fail before the work if the server does not respond
+        yield store
+
+
+def _send(remote: Qdrant, manifest: Manifest, chunks: Sequence[Chunk], old: Manifest, screen: Screen) -> None:
+    """Send new vectors to the store, or all of them if it holds fewer than the old manifest says."""
+    sent = {file.digest for file in old.files if not file.reason} if old.store == manifest.store else set()
+    if remote.count() < len(sent):
+        sent = set()
+    wanted = {file.digest for file in manifest.files if not file.reason} - sent
+    more = screen.count("sending", len(wanted))
+    for chunk in chunks:
+        rows = [row for row, digest in enumerate(chunk.digests) if digest in wanted]
+        if rows:
+            remote.put([chunk.digests[row] for row in rows], chunk.vectors[rows])
+            more(len(rows))

@@ -1,0 +1,148 @@
+"""The commands index, search and duplicates: what they print, what they refuse, and names of files that are hostile."""
+
+import os
+import re
+
+import pytest
+
+from patchreorder.__main__ import main
+from patchreorder.data.generated import write_photos
+from patchreorder.search import describe
+from tests.search.samples import PRINT, Colours, aged, made, noise, state
+
+UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
+
+
+@pytest.fixture
+def model(monkeypatch):
+    """The descriptor that every name opens."""
+    model = Colours()
+    monkeypatch.setattr(describe, "open_descriptor", lambda name, *, weights=None, say=None: model)
+    monkeypatch.setattr(describe, "fingerprint", lambda model: PRINT)
+    monkeypatch.setenv("COLUMNS", "120")
+    return model
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = aged(write_photos(tmp_path / "photos", classes=3, images=4, size=(24, 16)))
+    (folder / "bad.jpg").write_bytes(b"")
+    return folder
+
+
+def test_index(model, photos, tmp_path, capsys):
+    (photos / "notes.txt").touch()
+    out = str(tmp_path / "out")
+    assert main(["index", str(photos), "--out", out, "--workers", "0"]) == 0
+    said = capsys.readouterr().out
+    assert "1 images are left out until they change: bad.jpg cannot be read as" in said
+    assert "1 files are not images: notes.txt" in said
+    assert f"Index: {out}, 12 images (12 described now, 0 removed)." in said
+    assert f"Next: `patchreorder search {out} IMAGE`" in said
+    assert main(["index", str(photos), "--out", out, "--workers", "0"]) == 0
+    assert "(nothing has changed)" in capsys.readouterr().out
+
+
+def test_search(model, photos, tmp_path, capsys):
+    out, page = str(tmp_path / "out"), tmp_path / "page.html"
+    made(photos, tmp_path / "out")
+    image = str(photos / "class-0001/0000.jpg")
+    assert main(["search", out, image, "-k", "2", "--poses", "--html", str(page), "--workers", "0"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"│ 1 +│ 0.000 +│ class-0001/0000.jpg +│ upright", said)
+    assert len(re.findall(r"│ \d +│ \d\.\d{3} ", said)) == 2
+    assert f"Page: {page}" in said
+    assert "Next: open it" in said
+    assert page.read_text().count("<img ") == 3
+    assert main(["search", out, str(photos), "--workers", "0"]) == 0
+    said = capsys.readouterr().out
+    assert len(re.findall(r"│ \d +│ \d\.\d{3} ", said)) == 48
+    assert "bad.jpg cannot be read" in said
+    assert "Next: `--html FILE`" in said
+
+
+def test_duplicates(model, photos, tmp_path, capsys):
+    out, page = str(tmp_path / "out"), tmp_path / "page.html"
+    made(photos, tmp_path / "out")
+    assert main(["duplicates", out, "--threshold", "2", "--html", str(page)]) == 0
+    assert "1 groups with 12 of 12 images; threshold 2.000 (as given)" in capsys.readouterr().out
+    assert page.read_text().count("<img ") == 12
+    assert main(["duplicates", out]) == 0
+    assert "(0.5 of the median distance" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["search", "out", "nothing.jpg"], "nothing.jpg is not an image and not a folder"),
+        (["search", "out", "photos/bad.jpg"], "bad.jpg cannot be read as"),
+        (["search", "out", "photos/class-0000/0000.jpg", "-k", "0"], "k (0) must be 1 or more"),
+        (["search", "nowhere", "photos/bad.jpg"], "nowhere is not an index"),
+        (["search", "out", "empty"], "empty holds no image to search for"),
+        (["duplicates", "out", "--threshold", "-1"], "threshold (-1.0) must be a distance"),
+        (["duplicates", "nowhere"], "nowhere is not an index"),
+        (["index", "nowhere", "--out", "x"], "nowhere is not a folder"),
+        (["index", "empty", "--out", "x"], "empty and its subfolders hold no images"),
+        (["index", "photos", "--out", "x", "--workers", "-1"], "workers (-1) must be 0"),
+    ],
+)
+def test_errors_say_what_is_wrong(model, photos, tmp_path, monkeypatch, capsys, command, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    made(photos, tmp_path / "out")
+    assert main(command) == 2
+    said = capsys.readouterr()
+    assert reason in said.err
+    assert said.out == ""
+
+
+def test_another_descriptor_is_refused(model, photos, tmp_path, capsys):
+    made(photos, tmp_path / "out")
+    model.name = "sounds"
+    assert main(["search", str(tmp_path / "out"), str(photos), "--model", "sounds"]) == 2
+    said = capsys.readouterr().err
+    assert "was made with colours (weights f00d" in said
+    assert "cannot be searched with sounds" in said
+
+
+HOSTILE = [
+    b"caf\xe9.png",
+    b"<script>alert(1)</script>.png",
+    b"two\nlines.png",
+    b"\x1b[31mred.png",
+    "‮gnp.exe.png".encode(),
+]
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    folder = noise(tmp_path / "in", len(HOSTILE))
+    for path, name in zip(sorted(folder.iterdir()), HOSTILE, strict=True):
+        if b"/" in name:
+            os.makedirs(os.fsencode(folder) + b"/" + name.rpartition(b"/")[0])
+        os.rename(os.fsencode(path), os.fsencode(folder) + b"/" + name)
+    return folder
+
+
+def test_hostile_names_are_found_and_shown_clean(model, hostile, tmp_path, capsys):
+    out, page = str(tmp_path / "out"), tmp_path / "page.html"
+    made(hostile, tmp_path / "out", workers=1)
+    assert made(hostile, tmp_path / "out").images == len(HOSTILE)
+    assert sorted(state(tmp_path / "out")) == sorted(map(os.fsdecode, HOSTILE))
+    for command in (
+        ["search", out, str(hostile), "-k", "9", "--workers", "0"],
+        ["duplicates", out, "--threshold", "2"],
+    ):
+        assert main([*command, "--html", str(page)]) == 0
+        said = capsys.readouterr().out
+        assert not UNPRINTABLE.search(said)
+        assert "caf .png" in said
+        text = page.read_text(encoding="utf-8")
+        assert "<script" not in text
+        assert "\x1b" not in text
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;.png" in text
+        assert text.count("data:image/jpeg;base64,") >= len(HOSTILE)
+    for path in hostile.rglob("*.png"):
+        path.write_bytes(b"not an image")
+    assert main(["index", str(hostile), "--out", out, "--workers", "0"]) == 0
+    assert not UNPRINTABLE.search(capsys.readouterr().out)

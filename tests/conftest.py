@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from patchreorder.operator import native
-from tests.forms import BUILDS, RUNNABLE
+from tests.forms import RUNNABLE
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,10 @@ def seeded():
 
 @pytest.fixture(scope="module")
 def one_thread():
-    """As in the processes that tests start, and so equal bits: `pytestmark = pytest.mark.usefixtures("one_thread")`."""
+    """Run with one thread, for `pytestmark = pytest.mark.usefixtures("one_thread")`.
+
+    Processes that tests start have one thread too; with as many here, their results are equal bit for bit.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -26,11 +29,12 @@ def one_thread():
 
 @pytest.fixture
 def use_form(monkeypatch):
-    """Call it with "torch" or the name of a build to have that form answer in the rest of the test."""
-    opened = {name: native._open(BUILDS[name]) for name in RUNNABLE}
+    """Call it with "torch" or the name of a build to use that form of the operator in the rest of the test."""
+    builds = native.builds()
+    loaded = {name: native.load(builds[name]) for name in RUNNABLE}
 
     def use(name: str) -> None:
-        monkeypatch.setattr(native, "KERNEL", native.Kernel(opened.get(name), name, "chosen by a test"))
+        monkeypatch.setattr(native, "KERNEL", native.Kernel(loaded.get(name), name, "chosen by a test"))
 
     return use
 

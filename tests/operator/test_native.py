@@ -71,7 +71,7 @@ def test_an_unknown_build_is_an_error():
 
 def test_a_build_beyond_the_processor_is_refused(monkeypatch):
     monkeypatch.setattr(native, "_processor", lambda found: 0)
-    with pytest.raises(ValueError, match="more than this processor"):
+    with pytest.raises(ValueError, match="needs more than this processor supports"):
         native.choose({"avx512": Path("nowhere")}, wanted="avx512")
 
 

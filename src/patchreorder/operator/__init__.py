@@ -1,1 +1,5 @@
-"""The operator: sort the patches of feature maps by energy, in plain torch and as a native kernel."""
+"""The operator of the paper: sort the patches of feature maps by energy.
+
+`functional` checks arguments, `dispatch` chooses between the two forms and defines derivatives, `torch_form` is the
+definition in plain torch, `native` the compiled kernel with the same results bit for bit. This room imports no other.
+"""

@@ -1,8 +1,8 @@
-"""The choice between the native kernel and plain torch, and what autograd, vmap and the compiler need to know.
+"""Choose between the native kernel and plain torch, and define derivatives, vmap and custom operators.
 
-Eager: `Function`s that call whichever form fits the tensor, with forward-mode derivatives and vmap. Under torch.compile
-on a CPU: two custom operators around the kernel. Everything else that watches torch operations (exporters, tracers,
-compilers for other devices, fake tensors) sees the plain torch form.
+In eager mode, autograd `Function`s call the kernel where it supports the tensor, with forward-mode derivatives and
+vmap. Under torch.compile on a CPU, two custom operators wrap the kernel. Exporters, tracers, compilers for other
+devices and fake tensors get the plain torch form.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import native, torch_form
 
 
 class PatchGrid(NamedTuple):
-    """What to do with maps of one size: unit patches down and across, and how to rank them."""
+    """The unit patches of maps of one size, rows and columns of them, and how they are ranked."""
 
     rows: int
     columns: int
@@ -29,17 +29,17 @@ class PatchGrid(NamedTuple):
 
 
 def is_traced() -> bool:
-    """Whether something watches the torch operations: a compiler, an exporter, a tracer, a dispatch mode."""
+    """Whether a compiler, an exporter, a tracer or a dispatch mode records the torch operations."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode()
 
 
 def can_read_values(x: Tensor) -> bool:
-    """Whether values may be looked at for free: nothing is traced, nothing is on another device."""
+    """Whether Python code may branch on values of x: nothing is traced, and no other device has to be waited for."""
     return not is_traced() and x.device.type == "cpu"
 
 
 def reorder(x: Tensor, patches: PatchGrid) -> tuple[Tensor, Tensor]:
-    """The maps in order of energy, and the order."""
+    """Return x with its patches sorted by energy, and the order."""
     if not is_traced():
         return _Reorder.apply(x, patches)
     if _kernel_in_graph(x, patches.rows, patches.columns):
@@ -48,26 +48,29 @@ def reorder(x: Tensor, patches: PatchGrid) -> tuple[Tensor, Tensor]:
     return _traced_permute(x, order, False), order
 
 
-def undo(z: Tensor, order: Tensor) -> Tensor:
-    """The patches of z moved back by an order from outside; ValueError if it is not a permutation."""
-    if not is_traced():
-        return _Permute.apply(z, order, True, True)
-    if order.dtype == torch.uint8 and _kernel_in_graph(z, order.shape[2], order.shape[3]):
-        return torch.ops.patchreorder.permute(z, order, True, True)
-    return _traced_permute(z, order, True)
+def permute_patches(x: Tensor, order: Tensor, *, inverse: bool = False, check: bool = False) -> Tensor:
+    """Put patch order[q] of x at place q, or with `inverse` patch q at place order[q].
 
-
-def permute_patches(x: Tensor, order: Tensor) -> Tensor:
-    """The patches of x moved by an order that was made here: order[q] goes to place q, and nobody checks it."""
+    Args:
+        x: feature maps (b, c, h, w).
+        order: a permutation per map, (b, c or 1, rows, columns), uint8 or int32.
+        inverse: move the patches back.
+        check: raise ValueError unless the order is a permutation. The kernel writes where the order says, so an order
+            that a caller passed in must be checked.
+    """
     if not is_traced():
-        return _Permute.apply(x, order, False, False)
+        return _Permute.apply(x, order, inverse, check)
     if order.dtype == torch.uint8 and _kernel_in_graph(x, order.shape[2], order.shape[3]):
-        return torch.ops.patchreorder.permute(x, order, False, False)
-    return _traced_permute(x, order, False)
+        return torch.ops.patchreorder.permute(x, order, inverse, check)
+    return _traced_permute(x, order, inverse)
+
+
+def undo(z: Tensor, order: Tensor) -> Tensor:
+    return permute_patches(z, order, inverse=True, check=True)
 
 
 def _traced_permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
-    # An exported program keeps no autograd Function; its gathers have gradients of their own.
+    # An exported program holds no autograd Function; the gradients of its gathers are right too, if slower.
     if torch_form.is_exporting():
         return torch_form.permute(x, order, inverse=inverse)
     return _TracedPermute.apply(x, order, inverse)
@@ -79,7 +82,7 @@ def _kernel_in_graph(x: Tensor, rows: int, columns: int) -> bool:
 
 
 def _kernel_fits(x: Tensor, rows: int, columns: int) -> bool:
-    # The memory of a subclass (fake, distributed) is not ours to read; batched gradients come without any.
+    # A subclass (fake, distributed) need not have memory that can be read, and batched gradients have none.
     plain = type(x) in (Tensor, torch.nn.Parameter) and torch._C._has_storage(x)
     return plain and x.device.type == "cpu" and native.fits(rows, columns)
 
@@ -93,9 +96,9 @@ def _check_permutation(order: Tensor) -> None:
 
 
 class _TracedPermute(Function):
-    """Move patches by an order. Linear, and its own gradient the other way round, so any order of derivative works.
+    """`permute_patches` in plain torch under a compiler. The gradient is the inverse permutation (Eq. 7).
 
-    Without `jvp` and `vmap`: dynamo breaks the graph at a Function that has them.
+    It has no `jvp` and `vmap`, because dynamo breaks the graph at a Function that does.
     """
 
     @staticmethod
@@ -113,7 +116,7 @@ class _TracedPermute(Function):
 
 
 class _Permute(Function):
-    """The same in eager mode: by either form, with forward-mode derivatives and vmap; `check` an order from outside."""
+    """`permute_patches` in eager mode, by either form, with forward-mode derivatives and vmap."""
 
     @staticmethod
     def forward(x: Tensor, order: Tensor, inverse: bool, check: bool) -> Tensor:
@@ -145,7 +148,7 @@ class _Permute(Function):
 
 
 class _Reorder(Function):
-    """Find the order and apply it, in one pass over the maps where the kernel does it."""
+    """`reorder` in eager mode; the kernel finds and applies the order in one pass over the maps."""
 
     @staticmethod
     def forward(x: Tensor, patches: PatchGrid) -> tuple[Tensor, Tensor]:
@@ -177,7 +180,7 @@ class _Reorder(Function):
 
 
 def _lead(maps: Tensor, dim: int | None, size: int) -> Tensor:
-    """The vmapped dimension in front of the batch. Images are ranked one by one, so the two can then be joined."""
+    """Put the vmapped dimension before the batch: images are independent, so the two can be flattened into one."""
     return maps.expand(size, *maps.shape) if dim is None else maps.movedim(dim, 0)
 
 
@@ -219,12 +222,7 @@ def _save_given_order(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _permute_gradient(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return (
-        torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], not ctx.inverse, False),
-        None,
-        None,
-        None,
-    )
+    return torch.ops.patchreorder.permute(grad, ctx.saved_tensors[0], not ctx.inverse, False), None, None, None
 
 
 _reorder_op.register_autograd(_reorder_gradient, setup_context=_save_found_order)

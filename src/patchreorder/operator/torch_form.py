@@ -1,7 +1,8 @@
-"""The operator in plain torch: any device, any tracer, any size. It is the definition the native kernel must match.
+"""The operator in plain torch: the definition that the native kernel must match bit for bit.
 
-Rounding decides near-ties, so the order of every sum is part of the definition: down each column of a patch, then the
-column sums from left to right; over channels by halving; a coarser patch is the sum of its children in raster order.
+It runs on every device and map size, and under every tracer. Rounding decides near-ties, so the order of summation is
+part of the definition: down each column of a unit patch, then over the column sums from left to right; a coarser patch
+is the sum of its children in raster order; channels are summed by halving.
 """
 
 from __future__ import annotations
@@ -9,26 +10,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Up to this many patches are ranked by comparing every pair, which vectorises and exports; more by a stable sort.
+# Up to this many patches are ranked by comparing all pairs, which vectorises and exports; more by a stable sort.
 MOST_PAIRWISE = 16
 
 
 def is_exporting() -> bool:
-    """Whether torch.export, the ONNX exporter or torch.jit is tracing: bit casts are then out of reach."""
+    """Whether torch.export, the ONNX exporter or torch.jit is tracing, which do not support bit casts."""
     return torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing()
 
 
 def patch_order(
     x: Tensor, rows: int, columns: int, levels: int, energy: str, per_channel: bool, descending: bool
 ) -> Tensor:
-    """The source unit patch (raster index) of every place, (batch, channels or 1, rows, columns)."""
+    """Return the source unit patch (raster index) of every place: (batch, channels or 1, rows, columns)."""
     energies = unit_energy(x.detach(), rows, columns, energy)
     if not per_channel:
         energies = sum_channels(energies)
     if levels == 1 and rows * columns > MOST_PAIRWISE:
         order = argsort([key.flatten(2) for key in _keys(energies, descending)])
     else:
-        n = (rows, columns) if levels == 1 else (round(rows ** (1 / levels)),) * 2  # patches a side inside one patch
+        n = (rows, columns) if levels == 1 else (round(rows ** (1 / levels)),) * 2  # children down and across
         order = _invert(_places(energies, n, levels, descending).flatten(2))
     order = order.unflatten(2, (rows, columns))
     layout = torch.channels_last if per_channel and _is_channels_last(x) else torch.contiguous_format
@@ -36,18 +37,18 @@ def patch_order(
 
 
 def unit_energy(x: Tensor, rows: int, columns: int, energy: str) -> Tensor:
-    """Energy of every unit patch, in float32 at least: (batch, channels, rows, columns)."""
+    """Return the energy of every unit patch, in float32 or float64: (batch, channels, rows, columns)."""
     height, width = x.shape[2] // rows, x.shape[3] // columns
     x = x[:, :, : rows * height, : columns * width]
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     x = (x.abs() if energy == "l1" else x * x).contiguous()
     x = x.unflatten(2, (rows, height))  # b c rows h w
-    x = _add_one_by_one([x[:, :, :, i] for i in range(height)])  # b c rows w
+    x = _sum_in_order([x[:, :, :, i] for i in range(height)])  # b c rows w
     x = x.unflatten(3, (columns, width))
-    return _add_one_by_one([x[..., j] for j in range(width)])
+    return _sum_in_order([x[..., j] for j in range(width)])
 
 
-def _add_one_by_one(parts: list[Tensor]) -> Tensor:
+def _sum_in_order(parts: list[Tensor]) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     total = parts[0] + parts[1]
@@ -57,7 +58,7 @@ def _add_one_by_one(parts: list[Tensor]) -> Tensor:
 
 
 def sum_channels(e: Tensor) -> Tensor:
-    """The sum over channels by halving: (batch, 1, rows, columns)."""
+    """Sum over channels by halving: (batch, 1, rows, columns)."""
     if e.shape[1] == 0:
         return e.new_zeros(e.shape[0], 1, *e.shape[2:])
     while e.shape[1] > 1:
@@ -68,11 +69,11 @@ def sum_channels(e: Tensor) -> Tensor:
 
 
 def _places(e: Tensor, n: tuple[int, int], levels: int, descending: bool) -> Tensor:
-    """The place (raster index) every unit patch goes to: energies do not move, so the levels' moves add up."""
+    """Return the place (raster index) of every unit patch after all levels, whose displacements add up (Eq. 6)."""
     columns = e.shape[-1]
     pyramid = [e]
     for _ in range(levels - 1):
-        pyramid.append(_add_one_by_one(_children(pyramid[-1], n)))
+        pyramid.append(_sum_in_order(_children(pyramid[-1], n)))
     place: Tensor | None = None
     for level in reversed(pyramid):
         size = columns // level.shape[-1]  # unit patches across one patch of this level
@@ -90,18 +91,18 @@ def _children(e: Tensor, n: tuple[int, int]) -> list[Tensor]:
 
 
 def _ranks(e: Tensor, n: tuple[int, int], descending: bool) -> Tensor:
-    """Rank of every patch among the children of its parent; same shape as e."""
+    """Return the rank of every patch among the children of its parent, in the shape of e."""
     keys = _keys(e, descending)
     ranks = _ranks_by_pairs if n[0] * n[1] <= MOST_PAIRWISE else _ranks_by_sorting
     return ranks(keys, n)
 
 
 def _keys(e: Tensor, descending: bool) -> list[Tensor]:
-    """What to compare, most significant first: larger goes first, NaN before everything."""
+    """Return sort keys, the most significant first: the patch with the larger key goes first, NaN before all."""
     if is_exporting():
         value = torch.where(e.isnan(), 0.0, e)
         return [e.isnan().to(e.dtype), value if descending else -value]
-    # Energies are not negative, and such floats compare like their bits.
+    # Energies are not negative, and the bits of such floats sort like the floats.
     integers = torch.int64 if e.dtype == torch.float64 else torch.int32
     bits = e.contiguous().view(integers)
     return [torch.where(e.isnan(), torch.iinfo(integers).max, bits if descending else -bits)]
@@ -110,8 +111,8 @@ def _keys(e: Tensor, descending: bool) -> list[Tensor]:
 def _ranks_by_pairs(keys: list[Tensor], n: tuple[int, int]) -> Tensor:
     children = [[child.contiguous() for child in _children(key, n)] for key in keys]
     count = n[0] * n[1]
-    small = torch.int32 if is_exporting() else torch.uint8  # ONNX runtimes do not add bytes
-    ranks = [torch.full_like(children[0][0], i, dtype=small) for i in range(count)]  # if all were equal
+    small = torch.int32 if is_exporting() else torch.uint8  # ONNX runtimes cannot add uint8
+    ranks = [torch.full_like(children[0][0], i, dtype=small) for i in range(count)]  # the ranks if all were equal
     for i in range(count):
         for j in range(i + 1, count):
             swap = _larger([child[j] for child in children], [child[i] for child in children]).to(small)
@@ -138,9 +139,9 @@ def _ranks_by_sorting(keys: list[Tensor], n: tuple[int, int]) -> Tensor:
 
 
 def argsort(keys: list[Tensor]) -> Tensor:
-    """Indices that sort the last dimension by several keys, larger first, ties in order."""
+    """Return the indices that sort the last dimension by several keys, the largest first; ties keep their order."""
     source: Tensor | None = None
-    for key in reversed(keys):  # least significant first: the sorts are stable
+    for key in reversed(keys):  # the least significant first, since the sorts are stable
         found = _argsort_descending(key if source is None else key.gather(-1, source))
         source = found if source is None else source.gather(-1, found)
     assert source is not None
@@ -148,7 +149,7 @@ def argsort(keys: list[Tensor]) -> Tensor:
 
 
 def _argsort_descending(key: Tensor) -> Tensor:
-    """Stable. ONNX has no stable sort, but its TopK breaks ties by the lower index, which is the same."""
+    """A stable argsort. ONNX has none, but its TopK breaks ties by the lower index, which is the same."""
     if not torch.onnx.is_in_onnx_export():
         return torch.sort(key, dim=-1, descending=True, stable=True).indices
     count = torch.tensor([key.shape[-1]])
@@ -163,13 +164,13 @@ def _argsort_descending(key: Tensor) -> Tensor:
 
 
 def _invert(permutation: Tensor) -> Tensor:
-    """The inverse of permutations of the last dimension, int64."""
+    """Invert permutations of the last dimension; int64."""
     places = torch.arange(permutation.shape[-1], device=permutation.device).expand(permutation.shape)
     return torch.zeros_like(places).scatter(-1, permutation.long(), places)
 
 
 def permute(x: Tensor, order: Tensor, *, inverse: bool) -> Tensor:
-    """Put patch order[q] of x at place q, or with `inverse` patch q at place order[q]. Keeps the layout."""
+    """Put patch order[q] of x at place q, or with `inverse` patch q at place order[q]; the memory layout is kept."""
     source = order.flatten(2).long()
     if inverse:
         source = _invert(source)
@@ -184,7 +185,7 @@ def permute(x: Tensor, order: Tensor, *, inverse: bool) -> Tensor:
 
 
 def _gather_pixels(x: Tensor, source: Tensor, rows: int, columns: int) -> Tensor:
-    """By one index per pixel: compilers fuse it and exporters know it."""
+    """Move patches by one index per pixel, which compilers fuse and exporters support."""
     b, c, h, w = x.shape
     high, wide = h // rows, w // columns
     i = torch.arange(h, device=x.device)[:, None]
@@ -198,7 +199,7 @@ def _gather_pixels(x: Tensor, source: Tensor, rows: int, columns: int) -> Tensor
 
 
 def _select_runs(x: Tensor, source: Tensor, rows: int, columns: int) -> Tensor:
-    """By one index per patch row: a row of a patch is contiguous, which is several times faster in eager mode."""
+    """Move patches by one index per row of a patch, which is contiguous: several times faster in eager mode."""
     b, c, h, w = x.shape
     high, wide = h // rows, w // columns
     everything = rows * high == h and columns * wide == w
@@ -217,7 +218,7 @@ def _select_runs(x: Tensor, source: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def is_permutation(order: Tensor) -> bool:
-    """Whether every map's order names each patch exactly once."""
+    """Whether the order of every map contains each patch exactly once."""
     flat = order.flatten(-2).long()
     expected = torch.arange(flat.shape[-1], device=flat.device)
     return bool((flat.sort(-1).values == expected).all())

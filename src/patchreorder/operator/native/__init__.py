@@ -1,7 +1,7 @@
-"""The native kernel: which build of `kernel.cpp` runs here, and how to call it.
+"""The native kernel: choose the build of `kernel.cpp` for this processor, and call it.
 
-The builds are plain shared libraries with a C interface, one per instruction set, made by setup.py where there is a
-compiler. The environment variable PATCHREORDER_NATIVE chooses one by name ("avx2"), or none ("off").
+The builds are shared libraries with a C interface, one per instruction set, compiled by setup.py where there is a
+compiler. The environment variable PATCHREORDER_NATIVE selects one by name ("avx2") or none ("off").
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 MOST_PATCHES = 16  # a side
-_BY_PROCESSOR = ("x86_64", "avx2", "avx512")  # what patchreorder_processor() counts
+_BY_PROCESSOR = ("x86_64", "avx2", "avx512")  # as patchreorder_processor() counts
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
 _FAILURES = {
     1: MemoryError("patchreorder: out of memory"),
@@ -25,7 +25,7 @@ _FAILURES = {
 
 
 class Kernel(NamedTuple):
-    """The build in use, or None, and why."""
+    """The library in use or None, the name of its build, and why it was chosen."""
 
     library: ctypes.CDLL | None
     build: str
@@ -33,19 +33,19 @@ class Kernel(NamedTuple):
 
 
 def choose(found: dict[str, Path], wanted: str = "") -> Kernel:
-    """Load the wanted build, or the best this processor can run."""
+    """Load the wanted build, or the best one that this processor can run."""
     if wanted.lower() in ("0", "off", "no"):
         return Kernel(None, "none", f"switched off by PATCHREORDER_NATIVE={wanted}")
     if wanted and wanted not in found:
         there = ", ".join(found) or "none"
         raise ValueError(f"PATCHREORDER_NATIVE ({wanted!r}) is no build of the kernel; there are: {there}")
     if wanted in _BY_PROCESSOR and _BY_PROCESSOR.index(wanted) > _processor(found):
-        raise ValueError(f"PATCHREORDER_NATIVE ({wanted!r}) is more than this processor can run")
+        raise ValueError(f"PATCHREORDER_NATIVE ({wanted!r}) needs more than this processor supports")
     if not found:
         return Kernel(None, "none", "not compiled when the package was installed (no C++ compiler?)")
     try:
-        build = wanted or _best(found)
-        return Kernel(_open(found[build]), build, "asked for" if wanted else "the best build for this processor")
+        build = wanted or runnable(found)[-1]
+        return Kernel(load(found[build]), build, "asked for" if wanted else "the best build for this processor")
     except OSError as error:
         return Kernel(None, "none", f"cannot be loaded: {error}")
 
@@ -60,17 +60,18 @@ def builds() -> dict[str, Path]:
     }
 
 
-def _best(found: dict[str, Path]) -> str:
-    runnable = [name for name in _BY_PROCESSOR[: _processor(found) + 1] if name in found]
-    return runnable[-1] if runnable else next(iter(found))
+def runnable(found: dict[str, Path]) -> list[str]:
+    """The names of the builds that this processor can run, the best last."""
+    return [name for name in _BY_PROCESSOR[: _processor(found) + 1] if name in found] or list(found)
 
 
 def _processor(found: dict[str, Path]) -> int:
-    """How far up _BY_PROCESSOR this processor goes; the plainest build asks it."""
+    """The index in _BY_PROCESSOR of the best build for this processor; the x86_64 build asks it."""
     return ctypes.CDLL(str(found["x86_64"])).patchreorder_processor() if "x86_64" in found else 0
 
 
-def _open(path: Path) -> ctypes.CDLL:
+def load(path: Path) -> ctypes.CDLL:
+    """Open a build and declare the arguments of its functions."""
     library = ctypes.CDLL(str(path))
     pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     library.patchreorder_forward.argtypes = [pointer] * 3 + [number] + [size] * 4 + [number] * 8
@@ -79,19 +80,19 @@ def _open(path: Path) -> ctypes.CDLL:
     return library
 
 
-# Chosen once, on import: compilers that trace through `fits` see a constant.
+# Chosen once, on import, so that compilers that trace through `fits` see a constant.
 KERNEL = choose(builds(), os.environ.get("PATCHREORDER_NATIVE", ""))
 
 
 def fits(rows: int, columns: int) -> bool:
-    """Whether the kernel is here and takes this many patches."""
+    """Whether a kernel is loaded and supports this many patches."""
     return rows <= MOST_PATCHES and columns <= MOST_PATCHES and KERNEL.library is not None
 
 
 def reorder(
     x: Tensor, rows: int, columns: int, levels: int, energy: str, per_channel: bool, descending: bool
 ) -> tuple[Tensor, Tensor]:
-    """Sort the patches of x, (b, c, h, w) on the CPU; return the result and its order."""
+    """Sort the patches of x, (b, c, h, w) on the CPU; return the result and the order."""
     x = _dense(x)
     z, order = empty_maps(x), empty_order(x, rows, columns, per_channel)
     _call(
@@ -102,14 +103,14 @@ def reorder(
 
 
 def is_permutation(order: Tensor) -> bool:
-    """Whether every map's order, uint8, names each patch exactly once."""
+    """Whether the uint8 order of every map contains each patch exactly once."""
     order = order.contiguous()
     maps, patches = order.shape[0] * order.shape[1], order.shape[2] * order.shape[3]
     return KERNEL.library.patchreorder_is_order(order.data_ptr(), maps, patches) == 1  # type: ignore[union-attr]
 
 
 def permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
-    """Move the patches of x by a uint8 order, which must be a permutation: the kernel does not look."""
+    """Move the patches of x by a uint8 order, which must be a permutation: the kernel does not check it."""
     x = _dense(x)
     z = empty_maps(x)
     interleaved, joint = _is_interleaved(x), order.shape[1] != x.shape[1]
@@ -123,14 +124,14 @@ def permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
 
 
 def empty_maps(x: Tensor) -> Tensor:
-    """Memory for a result of the kernel: channels_last where x is, else contiguous."""
+    """Allocate a result of the kernel: channels_last if x is, else contiguous."""
     if x.is_contiguous() or _is_interleaved(x):
         return torch.empty_like(x)
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def empty_order(x: Tensor, rows: int, columns: int, per_channel: bool) -> Tensor:
-    """Memory for the order of x, in the layout of x."""
+    """Allocate the order of x, in the memory layout of x."""
     layout = torch.channels_last if per_channel and _is_interleaved(x) else torch.contiguous_format
     shape = (x.shape[0], x.shape[1] if per_channel else 1, rows, columns)
     return torch.empty(shape, dtype=torch.uint8, device=x.device, memory_format=layout)

@@ -32,8 +32,8 @@ from rich.table import Table
 from torch.nn import functional as F
 
 from patchreorder.data.photos import Photos
+from patchreorder.engine.batches import model_input
 from patchreorder.engine.memory import keep_freed_memory
-from patchreorder.engine.train import model_input
 from patchreorder.laboratory import provenance
 from patchreorder.models import create_model
 

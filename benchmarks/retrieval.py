@@ -31,11 +31,11 @@ from torch.nn import functional as F
 
 from patchreorder.data.generated import write_photos
 from patchreorder.data.ukbench import GROUP, UKBench
+from patchreorder.engine.batches import model_input
 from patchreorder.engine.memory import keep_freed_memory
-from patchreorder.engine.train import model_input
 from patchreorder.laboratory import provenance
 from patchreorder.metrics.retrieval import ROOM, ns_score
-from patchreorder.search.describe import BATCH, describe, ready
+from patchreorder.search.describe import BATCH, describe, for_inference
 from patchreorder.search.descriptors import create_descriptor
 
 WANTED = {"all pairs": 0.8, "describe alexnet/ranked": 0.9, "describe efficientnet/gap": 0.9}
@@ -87,7 +87,7 @@ def all_pairs(rounds: int, *, count: int, dimensions: int) -> dict[str, Any]:
 
 def describing(name: str, images: UKBench, rounds: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    model = ready(create_descriptor(name))
+    model = for_inference(create_descriptor(name))
     parts = torch.arange(len(images)).split(BATCH)
     made = [images.batch(part)[0] for part in parts]
     ends: list[float] = []

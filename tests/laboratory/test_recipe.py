@@ -27,9 +27,10 @@ from patchreorder.data.datasets import MNIST_VARIANTS, Digits
 from patchreorder.data.generated import generate_digits
 from patchreorder.engine import checkpoint, memory
 from patchreorder.engine.distributed import World
+from patchreorder.engine.options import Training
 from patchreorder.engine.predict import predict
 from patchreorder.engine.progress import Screen
-from patchreorder.engine.train import Interrupted, Training
+from patchreorder.engine.train import Interrupted
 from patchreorder.laboratory import cifar10 as of_pictures
 from patchreorder.laboratory import classification, retrieval, rows
 from patchreorder.laboratory import digits as of_digits
@@ -442,12 +443,12 @@ class Stops(Screen):
     def __init__(self, text: str, step: int = 1) -> None:
         self.text, self.step = text, step
 
-    def watch(self, title):
-        def report(progress):
+    def training(self, title):
+        def callback(progress):
             if self.text in title and progress.step == self.step:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        return report
+        return callback
 
 
 def test_a_run_that_was_stopped_goes_on(smoke, tmp_path):
@@ -476,7 +477,7 @@ def test_a_crash_after_the_training_costs_no_training(smoke, tmp_path, monkeypat
     monkeypatch.undo()
     steps = []
     screen = Screen()
-    screen.watch = lambda title: lambda progress: steps.append(progress.step)
+    screen.training = lambda title: lambda progress: steps.append(progress.step)
     spec.run(TABLE1, out=tmp_path, **options, screen=screen)
     assert steps == []
     (row,) = read_rows(tmp_path / "table1.jsonl").results
@@ -839,10 +840,10 @@ import os, signal, sys
 from patchreorder.__main__ import main
 from patchreorder.engine import progress
 
-def watch(self, title):
+def training(self, title):
     return lambda progress: os.kill(os.getpid(), signal.SIGINT) if progress.step == 1 else None
 
-progress.Terminal.watch = watch
+progress.Terminal.training = training
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -881,15 +882,15 @@ def test_however_a_run_ends_the_terminal_has_its_cursor_again(tmp_path, capsys, 
     monkeypatch.setenv("TERM", "xterm")
     real = classification.train
 
-    def train(*args, report, **options):
+    def train(*args, callback, **options):
         def tell(progress):
-            report(progress)
+            callback(progress)
             if progress.step == 2 and end == "stopped":
                 raise Interrupted("stopped here")
             if progress.step == 2 and end == "failed":
                 raise ValueError("it failed")
 
-        return real(*args, report=tell, **options)
+        return real(*args, callback=tell, **options)
 
     monkeypatch.setattr(classification, "train", train)
     if end == "resumed at its end":

@@ -28,7 +28,7 @@ from patchreorder.models import alexnet, create_model
 from patchreorder.report import comparison, markdown, page, terminal
 from patchreorder.report.folder import load
 from patchreorder.report.text import MINUS
-from patchreorder.search.describe import describe, fingerprint, ready
+from patchreorder.search.describe import describe, fingerprint, for_inference
 from patchreorder.search.descriptors import DESCRIPTORS, Descriptor, backbone_of, create_descriptor
 from tests.oracle import normalise
 from tests.report_rows import facts, result, write
@@ -157,13 +157,13 @@ def test_maps_are_computed_once_for_rows_that_share_them(photos, monkeypatch):
     measure, world = retrieval.Measure(), World()
     for name in ("alexnet/gap", "alexnet/pr", "efficientnet/ranked", "alexnet/ranked"):
         torch.manual_seed(1)
-        model = ready(create_descriptor(name))
+        model = for_inference(create_descriptor(name))
         for view in ("Ori", "T"):
             images = UKBench.open(photos, view=view)
             assert torch.equal(measure.features(model, images, world=world), describe(model, images))
     assert len(computed) == 4  # two networks, two views
     torch.manual_seed(2)
-    other = ready(create_descriptor("alexnet/gap"))
+    other = for_inference(create_descriptor("alexnet/gap"))
     assert torch.equal(measure.features(other, images, world=world), describe(other, images))
     assert len(computed) == 5  # other weights
     few = images.first(2)
@@ -190,7 +190,7 @@ def test_maps_are_not_shared_by_other_layers_or_pools(photos):
     names += [f"alexnet@conv1+conv5/{pool}" for pool in ("gem", "ranked:keep=1", "ranked:keep=1,weights=2")]
     for name in names:
         torch.manual_seed(1)
-        model = ready(create_descriptor(name))
+        model = for_inference(create_descriptor(name))
         assert torch.equal(measure.features(model, images, world=world), describe(model, images)), name
     assert len(measure.maps) == len(names)
 
@@ -207,7 +207,9 @@ def test_a_row_of_several_layers_takes_the_given_weights(photos, tmp_path, monke
     data = UKBench.open(photos, view="T")
     for row, seed in ((smoke, 0), (short, 4)):
         torch.manual_seed(seed)
-        model = ready(create_descriptor("alexnet@conv1+conv3+conv5/ranked:smooth=3,stride=2,quantiles=4,weights=-0.5"))
+        model = for_inference(
+            create_descriptor("alexnet@conv1+conv3+conv5/ranked:smooth=3,stride=2,quantiles=4,weights=-0.5")
+        )
         assert row.details["weights"] == fingerprint(model)
         assert row.details["dimensions"] == 4 * (64 + 384 + 256)
         assert row.details["scores"] == ns_score(describe(model, data), data.groups)[0].tolist()

@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from patchreorder.search.describe import fingerprint, ready
+from patchreorder.search.describe import fingerprint, for_inference
 from patchreorder.search.descriptors import create_descriptor
 from patchreorder.search.images import scan
 from patchreorder.search.index import Hit, Index
@@ -54,7 +54,7 @@ def test_a_query_with_unusable_features_is_named(photos, tmp_path, colour, reaso
 
 
 def test_a_real_descriptor(photos, tmp_path):
-    model = ready(create_descriptor("alexnet/gap"))
+    model = for_inference(create_descriptor("alexnet/gap"))
     done = update(photos, tmp_path / "out", model, fingerprint=fingerprint(model))
     assert (done.images, done.unreadable) == (12, [])
     query = photos / "class-0000/0001.jpg"

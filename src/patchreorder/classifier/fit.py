@@ -7,7 +7,7 @@ from typing import Any
 
 from patchreorder.data.photos import Photos
 from patchreorder.engine import checkpoint
-from patchreorder.engine.train import Training
+from patchreorder.engine.options import Training
 from patchreorder.laboratory import photographs
 from patchreorder.laboratory.classification import changed
 from patchreorder.laboratory.photographs import CURVES, Plan, identify, measure_frozen

@@ -29,7 +29,7 @@ def predict(
 
     from patchreorder.data.images import BadImage
     from patchreorder.data.views import preprocess
-    from patchreorder.engine.train import model_input
+    from patchreorder.engine.batches import model_input
     from patchreorder.models.saved import load_classifier
 
     model, classes = load_classifier(classifier)

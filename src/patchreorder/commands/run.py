@@ -95,7 +95,7 @@ def run(
         torch.set_num_threads(threads)
     with join() as world:
         terminal = Terminal(console)
-        screen = terminal if world.leads else Screen()
+        screen = terminal if world.is_main else Screen()
         try:
             outcome = spec.run(
                 chosen,
@@ -123,7 +123,7 @@ def run(
             raise
         finally:
             terminal.close()
-    if not world.leads:
+    if not world.is_main:
         return
     there = load(out)
     show(there, console)

@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file whose header holds the state as JSON, written whole or not at all; never pickle."""
+"""Checkpoints: one safetensors file with the state as JSON in its header, written atomically; never pickle."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from patchreorder.files import write_whole
 
 def write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Replace the file by these tensors and this state (JSON values)."""
-    whole: dict[str, Tensor] = {}
-    places: set[int] = set()
+    stored: dict[str, Tensor] = {}
+    storages: set[int] = set()
     for name, tensor in tensors.items():
         own = tensor.detach().to("cpu").contiguous()
-        place = own.untyped_storage().data_ptr()
-        whole[name] = own.clone() if place in places else own  # shared weights: safetensors refuses shared memory
-        places.add(place)
+        storage = own.untyped_storage().data_ptr()
+        stored[name] = own.clone() if storage in storages else own  # safetensors refuses tensors that share memory
+        storages.add(storage)
     text = json.dumps(state)
-    write_whole(path, save(whole, metadata={"state": text, "checksum": fingerprint(whole, text)}))
+    write_whole(path, save(stored, metadata={"state": text, "checksum": fingerprint(stored, text)}))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write` wrote.
+    """The tensors and the state of a checkpoint.
 
     Raises:
-        ValueError: if the file is cut, damaged, or no checkpoint.
+        ValueError: if the file is truncated, damaged, or not a checkpoint.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -41,12 +41,12 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             state = json.loads(metadata["state"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if not isinstance(state, dict):
-            raise ValueError("its state is no JSON object")
+            raise ValueError("its state is not a JSON object")
         if metadata.get("checksum") not in (None, fingerprint(tensors, metadata["state"])):
-            raise ValueError("its checksum does not fit")
+            raise ValueError("its checksum is wrong")
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path} is no checkpoint or is damaged ({error}): remove it to train from the start"
+            f"{path} is not a checkpoint or is damaged ({error}): remove it to train from the start"
         ) from None
     return tensors, state
 
@@ -55,13 +55,13 @@ def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Non
     """Copy the tensors into those of the target, in place: all of them or none.
 
     Raises:
-        ValueError: if a name, a shape or a type does not fit.
+        ValueError: if names, shapes or types differ.
     """
     if source.keys() != target.keys():
         names = ", ".join(sorted(source.keys() ^ target.keys())[:4])
         raise ValueError(f"another network: {names} in one of them only")
-    for name, tensor in target.items():
-        there, here = source[name], tensor
+    for name, here in target.items():
+        there = source[name]
         if there.shape != here.shape or there.dtype != here.dtype:
             raise ValueError(
                 f"another network: {name} is {tuple(there.shape)} {there.dtype} there, "
@@ -73,7 +73,7 @@ def copy_into(target: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> Non
 
 
 def fingerprint(tensors: Mapping[str, Tensor], text: str = "") -> str:
-    """Of everything in a file; safetensors has none, and a damaged weight is a number like any other."""
+    """A checksum of names, types, shapes, values and the text; safetensors has none."""
     value = zlib.crc32(text.encode())
     for name, tensor in sorted(tensors.items()):
         value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)

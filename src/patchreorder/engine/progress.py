@@ -1,4 +1,4 @@
-"""What a person sees of a training: a line that moves on a terminal, nothing in a log file; or tensorboard."""
+"""The progress of a run for people: lines and a bar on a terminal, lines only in a log file, or tensorboard."""
 
 from __future__ import annotations
 
@@ -7,57 +7,53 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
 
 from .train import Progress
 
-Report = Callable[[Progress], None]
+Callback = Callable[[Progress], None]
 
 
 class Screen:
-    """Where a run tells what it does; this one says nothing."""
+    """Where messages and progress are shown; this one shows nothing."""
 
     def say(self, text: str) -> None:
         """Show a line."""
 
-    def watch(self, title: str) -> Report:
-        """Something that takes the progress of a training and shows it under this title."""
+    def training(self, title: str) -> Callback:
+        """A callback for `train` that shows its progress."""
         return lambda progress: None
 
     def count(self, title: str, total: int) -> Callable[[int], None]:
-        """Something that takes how many images more are done, of `total`, and shows it under this title."""
+        """A function that takes the number of images done since its last call, of `total`, and shows the sum."""
         return lambda more: None
 
 
 class Terminal(Screen):
-    """Lines always; on a terminal also a bar with loss, images a second and the time left."""
+    """Lines, and on a terminal also a bar with the time left."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.bar: Bar | None = None
-        atexit.register(self.close)  # a bar hides the cursor as long as it moves
+        atexit.register(self.close)  # a moving bar hides the cursor
 
     def say(self, text: str) -> None:
         self.close()
         self.console.print(text, markup=False, soft_wrap=True)
 
-    def watch(self, title: str) -> Report:
+    def training(self, title: str) -> Callback:
         if not self.console.is_terminal:
-            return lambda progress: None
-        self.close()
-        bar = self.bar = Bar(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            TextColumn("loss {task.fields[loss]}  {task.fields[speed]} images/s", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self.console,
-        )
+            return super().training(title)
+        bar = self._start(TextColumn("loss {task.fields[loss]}  {task.fields[speed]} images/s", markup=False))
         task = bar.add_task(title, loss="-", speed="-")
-        bar.start()
 
         def show(progress: Progress) -> None:
             loss, speed = f"{progress.loss:.3f}", f"{progress.images_per_second:.0f}"
@@ -69,19 +65,9 @@ class Terminal(Screen):
 
     def count(self, title: str, total: int) -> Callable[[int], None]:
         if not self.console.is_terminal:
-            return lambda more: None
-        self.close()
-        bar = self.bar = Bar(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=self.console,
-        )
+            return super().count(title, total)
+        bar = self._start()
         task = bar.add_task(title, total=total)
-        bar.start()
 
         def show(more: int) -> None:
             bar.advance(task, more)
@@ -90,15 +76,30 @@ class Terminal(Screen):
 
         return show
 
+    def _start(self, *columns: ProgressColumn) -> Bar:
+        self.close()
+        self.bar = Bar(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            *columns,
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.bar.start()
+        return self.bar
+
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop the bar where it is."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
 
 
-def tensorboard(folder: Path) -> Report:
-    """Write loss, learning rate and speed of every tenth step for tensorboard."""
+def tensorboard(folder: Path) -> Callback:
+    """A callback that logs loss, learning rate and speed of every tenth step for tensorboard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -106,9 +107,9 @@ def tensorboard(folder: Path) -> Report:
     writers: list[SummaryWriter] = []
 
     def write(progress: Progress) -> None:
-        if not writers:  # a resumed run replaces what was logged beyond its checkpoint
+        if not writers:  # a resumed run replaces what was logged after its checkpoint
             writers.append(SummaryWriter(str(folder), purge_step=progress.step, flush_secs=10))
-            atexit.register(writers[0].close)  # else what a stopped run logged last would be lost
+            atexit.register(writers[0].close)  # or the last values of an interrupted run would be lost
         if progress.step % 10 and progress.step != progress.total:
             return
         for name, value in (
@@ -123,11 +124,11 @@ def tensorboard(folder: Path) -> Report:
     return write
 
 
-def both(first: Report, second: Report) -> Report:
-    """Report to two."""
+def both(first: Callback, second: Callback) -> Callback:
+    """A callback that calls two."""
 
-    def report(progress: Progress) -> None:
+    def call(progress: Progress) -> None:
         first(progress)
         second(progress)
 
-    return report
+    return call

@@ -12,8 +12,9 @@ from torch import nn
 from patchreorder.data import datasets
 from patchreorder.data.datasets import ColourImages
 from patchreorder.data.generated import generate_colour_images
+from patchreorder.engine.batches import Dataset
+from patchreorder.engine.options import Training
 from patchreorder.engine.predict import predict
-from patchreorder.engine.train import Dataset, Training
 from patchreorder.metrics.accuracy import error_rate
 from patchreorder.models import count_parameters, create_model
 

@@ -18,8 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from patchreorder.engine import checkpoint, progress
+from patchreorder.engine.batches import Dataset
+from patchreorder.engine.options import Training
 from patchreorder.engine.predict import predict
-from patchreorder.engine.train import Dataset, NotFinite, Trained, Training, train
+from patchreorder.engine.state import NotFinite
+from patchreorder.engine.train import Trained, train
 from patchreorder.files import write_whole
 from patchreorder.metrics.accuracy import mistakes
 from patchreorder.models import count_parameters
@@ -91,9 +94,9 @@ class Measure:
         self.kept: _Kept | None = None
 
     def __call__(self, job: Job) -> Result:
-        if job.world.leads:
+        if job.world.is_main:
             self.task.fetch(job)
-        job.world.wait()
+        job.world.barrier()
         trained = self.trained(job)
         cell, plan, task = job.cell, job.plan, self.task
         test_set = task.test_set(job)
@@ -101,7 +104,7 @@ class Measure:
             trained.answers[job.column.dataset] = predict(trained.model, test_set, world=job.world)
         logits, labels = trained.answers[job.column.dataset]
         wrong, answers = mistakes(logits, labels, top=job.column.top)
-        if job.world.leads:
+        if job.world.is_main:
             _write_tiles(job.out / "pictures" / f"{cell.folder}.png", task.shown(job), wrong[:TILES])
         curves = {"training loss": trained.done.curve} | task.curves(job, trained.model, test_set)
         shown = zip(wrong[:TILES].tolist(), labels[wrong[:TILES]].tolist(), answers[:TILES].tolist(), strict=True)
@@ -149,9 +152,9 @@ class Measure:
         if job.start is not None:
             _begin_with(model, job)
         title = ", ".join([job.row.title, *([] if job.place else [job.column.title]), f"seed {cell.seed}"])
-        report = job.screen.watch(title)
-        if job.tensorboard and world.leads:
-            report = progress.both(report, progress.tensorboard(job.folder / "tensorboard"))
+        callback = job.screen.training(title)
+        if job.tensorboard and world.is_main:
+            callback = progress.both(callback, progress.tensorboard(job.folder / "tensorboard"))
         try:
             done = train(
                 model,
@@ -160,13 +163,13 @@ class Measure:
                 seed=cell.seed,
                 file=job.folder / "checkpoint.safetensors",
                 world=world,
-                report=report,
+                callback=callback,
                 save_every=job.means.save_every,
                 accumulate=job.means.accumulate,
             )
         except NotFinite as error:
             raise NotFinite(f"{title}: {error}") from error
-        if world.leads:
+        if world.is_main:
             checkpoint.write(job.folder / "weights.safetensors", model.state_dict(), {"cell": list(cell)})
         self.kept = _Kept(job.folder, model, done, len(training_set))
         return self.kept
@@ -176,7 +179,7 @@ def _begin_with(model: nn.Module, job: Job) -> None:
     """Put the weights of another row's training where they have a place here; what is new keeps its first values."""
     assert job.start is not None
     file = job.start / "weights.safetensors"
-    if not job.world.agreed(file.is_file()):
+    if not job.world.from_main(file.is_file()):
         raise ValueError(
             f"{job.row.title}, seed {job.cell.seed}, begins with the weights of the row {job.plan.start}: measure that "
             f"first, into the same folder ({file} is not there)"

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from patchreorder.data import datasets, transforms
 from patchreorder.data.datasets import Digits
 from patchreorder.data.generated import generate_digits
+from patchreorder.engine.batches import Dataset
 from patchreorder.engine.distributed import World
+from patchreorder.engine.options import Training
 from patchreorder.engine.predict import predict
-from patchreorder.engine.train import Dataset, Training
 from patchreorder.metrics.accuracy import error_rate
 from patchreorder.models import count_parameters, create_model
 

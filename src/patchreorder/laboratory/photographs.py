@@ -20,7 +20,8 @@ from patchreorder.data.photos import Photos
 from patchreorder.data.shards import Shards
 from patchreorder.data.views import VIEWS
 from patchreorder.engine import checkpoint
-from patchreorder.engine.train import Dataset, Training, model_input
+from patchreorder.engine.batches import Dataset, model_input
+from patchreorder.engine.options import Training
 from patchreorder.files import digest
 from patchreorder.models import alexnet, create_model
 

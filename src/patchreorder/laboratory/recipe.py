@@ -221,23 +221,23 @@ def run(
     )
     outcome = Outcome([], [], [])
     provenance.commit()  # of now: the checkout may move on while we train
-    if world.leads:
+    if world.is_main:
         files.write_whole(out / f"{recipe.name}.json", json.dumps(recipe.facts(), indent=1).encode())
     for job in wanted:
         cell = job.cell
-        if world.agreed(_is_done(out, cell)):
+        if world.from_main(_is_done(out, cell)):
             outcome.there_before.append(cell)
             continue
-        lock = files.try_lock(job.folder / "lock") if world.leads else None
+        lock = files.try_lock(job.folder / "lock") if world.is_main else None
         try:
-            if not world.agreed(lock is not None):
+            if not world.from_main(lock is not None):
                 outcome.elsewhere.append(cell)
                 continue
-            if world.agreed(_is_done(out, cell)):  # the other process has just ended
+            if world.from_main(_is_done(out, cell)):  # the other process has just ended
                 outcome.there_before.append(cell)
                 continue
             result = recipe.measure(job)
-            if world.leads:
+            if world.is_main:
                 rows.append(out, result)
                 digits = 2 if result.metric.endswith("%") else 3
                 found = f"{result.value:.{digits}f} {result.metric}, {result.seconds / 60:.1f} min"

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from patchreorder.data.generated import write_ukbench
 from patchreorder.data.ukbench import GROUP, UKBench
+from patchreorder.engine.batches import model_input
 from patchreorder.engine.distributed import World
-from patchreorder.engine.train import model_input
 from patchreorder.files import digest
 from patchreorder.metrics.retrieval import ns_score
 from patchreorder.models import alexnet
 from patchreorder.models.backbones import SIZE
 from patchreorder.models.features import LayerActivation
-from patchreorder.search.describe import BATCH, describe, fingerprint, open_descriptor, ready
+from patchreorder.search.describe import BATCH, describe, fingerprint, for_inference, open_descriptor
 from patchreorder.search.descriptors import Descriptor, backbone_of, create_descriptor, layer_descriptor
 from patchreorder.untrusted import is_count
 
@@ -161,9 +161,9 @@ class Measure:
         folder = job.data
         if folder is None and job.plan.generated:
             folder = job.out / "generated"
-            if job.world.leads and not folder.is_dir():
+            if job.world.is_main and not folder.is_dir():
                 write_ukbench(folder, groups=2)
-            job.world.wait()
+            job.world.barrier()
         if folder is None:
             wanted = "a folder with UK-Bench's files ukbenchNNNNN.jpg" if job.cell.split == "test" else "class folders"
             raise ValueError(f"{job.cell.recipe} needs --data DIR, {wanted}")
@@ -182,8 +182,8 @@ class Measure:
         known = (job.row, job.cell.seed, job.plan, job.means.weights, job.means.trained)
         if self.kept is None or self.kept[0] != known:
             self.kept = None  # gone before the next one takes as much memory
-            first = _model(job) if job.world.leads else None
-            job.world.wait()
+            first = _model(job) if job.world.is_main else None
+            job.world.barrier()
             self.kept = known, (first or _model(job)).to(job.world.device)
         return self.kept[1]
 
@@ -209,7 +209,7 @@ def _opened(folder: Path, plan: Plan, split: str) -> list[UKBench]:
 def _model(job: Job) -> Descriptor:
     if "layer" not in job.row.options:
         if job.plan.generated:
-            return ready(seeded(job, lambda: create_descriptor(job.row.model)))
+            return for_inference(seeded(job, lambda: create_descriptor(job.row.model)))
         # The given file is AlexNet's: rows of other networks fetch theirs.
         weights = job.means.weights if backbone_of(job.row.model) == "alexnet" else None
         return open_descriptor(job.row.model, weights=weights, say=job.screen.say)
@@ -236,9 +236,9 @@ def _at(model: nn.Module, network: str, layer: str) -> Descriptor:
     inside = place.removeprefix("classifier.")
     names = [name for name, _ in classifier.named_children()]
     if inside not in names:
-        return ready(layer_descriptor(name, LayerActivation(model, place)))
+        return for_inference(layer_descriptor(name, LayerActivation(model, place)))
     # Cut in two, for the front is the same for all trainings that left it as it was.
     parts = nn.Sequential(*list(classifier.children())[: names.index(inside) + 1])
     with torch.no_grad():
         dimensions = parts(front(torch.zeros(1, 3, SIZE, SIZE))).shape[1]
-    return ready(Descriptor(name, front, parts, dimensions=dimensions))
+    return for_inference(Descriptor(name, front, parts, dimensions=dimensions))

@@ -21,7 +21,7 @@ from patchreorder.data.datasets import CANVAS, Digits
 from patchreorder.data.generated import generate_colour_images
 from patchreorder.data.images import MEAN_COLOUR
 from patchreorder.data.photos import Photos
-from patchreorder.engine.train import Dataset
+from patchreorder.engine.batches import Dataset
 from patchreorder.files import digest
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.models import alexnet, create_model

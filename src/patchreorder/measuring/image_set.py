@@ -16,7 +16,7 @@ from patchreorder.data.folders import Listing
 from patchreorder.data.images import MEAN
 from patchreorder.data.photos import Photos
 from patchreorder.data.poses import Pose, apply_pose
-from patchreorder.engine.train import Dataset, model_input
+from patchreorder.engine.batches import Dataset, model_input
 
 DIGITS, COLOURED = tuple(datasets.MNIST_VARIANTS), ("cifar10", "cifar10-r", "cifar10-t")
 SIZE = 224  # default pixels a side of images from a folder

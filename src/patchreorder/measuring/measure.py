@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from patchreorder.data.poses import AS_IT_IS, UPRIGHT, Pose
-from patchreorder.engine.train import Dataset
+from patchreorder.engine.batches import Dataset
 from patchreorder.metrics.consistency import consistency
 from patchreorder.metrics.invariance import Firing, FiringThresholds, Invariance, LocalFiring
 from patchreorder.metrics.order import OrderStability, Stability

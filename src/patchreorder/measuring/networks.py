@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from patchreorder.engine.predict import ready
+from patchreorder.engine.predict import for_inference
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.models import FAMILIES, cifar, create_model, mnist, shipped
 from patchreorder.models.alexnet import Normalise
@@ -146,7 +146,7 @@ def common_side(opened: Sequence[OpenedNetwork]) -> int | None:
 def _insert(opened: OpenedNetwork, layer: str, place: str) -> OpenedNetwork:
     assert isinstance(opened.network, nn.Module)
     try:
-        return replace(opened, network=ready(insert_after(opened.network, place, layer)))
+        return replace(opened, network=for_inference(insert_after(opened.network, place, layer)))
     except (TypeError, ValueError, KeyError) as error:
         raise ValueError(f"layer ({layer}) cannot be inserted after {place} of {opened.name}: {error}") from None
 
@@ -172,12 +172,12 @@ def _open_ours(name: str, dataset: str | None, weights: Path | None, options: di
         except ValueError as error:
             raise ValueError(f"{error}: give --weights FILE, or choose one of these") from None
     origin = f"trained on {made_for}" if weights is None else weights.name
-    return OpenedNetwork(name, ready(model), 1 if family is mnist else 3, size, crop, origin)
+    return OpenedNetwork(name, for_inference(model), 1 if family is mnist else 3, size, crop, origin)
 
 
 def _open_fitted(name: str) -> OpenedNetwork:
     model, classes = load_classifier(name)
-    return OpenedNetwork(name, ready(model), 3, 224, CROP, "of the file", classes)
+    return OpenedNetwork(name, for_inference(model), 3, 224, CROP, "of the file", classes)
 
 
 def _open_package(package: str, name: str, weights: Path | None) -> OpenedNetwork:
@@ -189,7 +189,7 @@ def _open_package(package: str, name: str, weights: Path | None) -> OpenedNetwor
 
     model.register_forward_pre_hook(hook)  # a layer in front would change the names of the package's layers
     origin = f"of {package}" if weights is None else weights.name
-    return OpenedNetwork(f"{package}:{name}", ready(model), 3, size, CROP, origin)
+    return OpenedNetwork(f"{package}:{name}", for_inference(model), 3, size, CROP, origin)
 
 
 def _open_onnx(name: str) -> OpenedNetwork:
@@ -215,7 +215,7 @@ def _open_function(module: str, function: str, weights: Path | None) -> OpenedNe
         load_weights(model, weights, name)
     first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d)), None)
     origin = "set by the function" if weights is None else weights.name
-    return OpenedNetwork(name, ready(model), first.in_channels if first else 3, None, 1.0, origin)
+    return OpenedNetwork(name, for_inference(model), first.in_channels if first else 3, None, 1.0, origin)
 
 
 def _import_module(module: str) -> Any:

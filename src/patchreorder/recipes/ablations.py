@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from patchreorder.engine.train import Training
+from patchreorder.engine.options import Training
 from patchreorder.laboratory.classification import changed
 from patchreorder.laboratory.digits import CURVES, Plan, measure, parameters
 from patchreorder.laboratory.recipe import Recipe, Row, Setting

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from patchreorder.data.poses import AS_IT_IS, UPRIGHT, Pose, apply_pose
-from patchreorder.engine.train import Dataset, model_input
+from patchreorder.engine.batches import Dataset, model_input
 from patchreorder.files import write_whole
 from patchreorder.laboratory import subjects
 from patchreorder.laboratory.recipe import Column, Job, Recipe, Row
@@ -86,7 +86,7 @@ def measure(job: Job) -> Result:
     shown, maps = _first(model, data, layer, pose, fill)
     alone = FeatureSimilarity()
     alone.update(*maps.split(1))
-    if job.world.leads:
+    if job.world.is_main:
         name = job.out / "pictures" / job.cell.folder
         write_whole(name.with_name(f"{name.name}.png"), _images(shown))
         write_whole(name.with_name(f"{name.name}.maps.png"), _tiles(maps))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchreorder.engine.train import Training
+from patchreorder.engine.options import Training
 from patchreorder.laboratory.cifar10 import CURVES, Plan, measure, parameters
 from patchreorder.laboratory.classification import changed
 from patchreorder.laboratory.recipe import Recipe, Row, Setting

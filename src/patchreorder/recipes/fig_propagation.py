@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from patchreorder.data.poses import Pose, apply_pose
-from patchreorder.engine.train import model_input
+from patchreorder.engine.batches import model_input
 from patchreorder.laboratory import subjects
 from patchreorder.laboratory.recipe import Column, Job, Recipe, Row
 from patchreorder.laboratory.rows import Result

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from patchreorder.data.datasets import AUG_RANGE
-from patchreorder.engine.train import Training
+from patchreorder.engine.options import Training
 from patchreorder.laboratory.classification import changed
 from patchreorder.laboratory.digits import CURVES, OneTraining, Plan, measure, parameters
 from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting

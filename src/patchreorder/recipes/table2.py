@@ -22,7 +22,7 @@ longest gradient. Nobody has run the settings `paper` and `short` with this code
 
 from __future__ import annotations
 
-from patchreorder.engine.train import Training
+from patchreorder.engine.options import Training
 from patchreorder.laboratory.classification import changed
 from patchreorder.laboratory.photographs import CURVES, Plan, count, identify, measure
 from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from patchreorder.engine.train import Training
+from patchreorder.engine.options import Training
 from patchreorder.laboratory.classification import changed
 from patchreorder.laboratory.photographs import CURVES, Plan, identify, measure_frozen
 from patchreorder.laboratory.recipe import Recipe, Row, Setting

@@ -5,7 +5,7 @@ patchreorder run upright [--rows cnn pose] [--split validation] [--out runs/upri
 
 from __future__ import annotations
 
-from patchreorder.engine.train import Training
+from patchreorder.engine.options import Training
 from patchreorder.laboratory.classification import changed
 from patchreorder.laboratory.digits import CURVES, OneTraining, measure, parameters
 from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting

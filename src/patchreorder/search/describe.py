@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from patchreorder.engine import checkpoint
+from patchreorder.engine.batches import Dataset, model_input
 from patchreorder.engine.distributed import World
-from patchreorder.engine.predict import predict, ready
-from patchreorder.engine.train import Dataset, model_input
+from patchreorder.engine.predict import for_inference, predict
 from patchreorder.measuring.packages import PACKAGES, load_network
 from patchreorder.models.alexnet import Normalise
 from patchreorder.models.backbones import BACKBONES, SIZE
@@ -61,7 +61,7 @@ def open_descriptor(
         others = " or ".join(f"{package}:NAME[@LAYER[/POOL]]" for package in PACKAGES)
         others += ", of several layers @LAYER+LAYER/POOL"
         raise ValueError(f"model ({name!r}) must be one of {', '.join(DESCRIPTORS)}, or {LAYERS_BY_NAME}, or {others}")
-    return ready(found)
+    return for_inference(found)
 
 
 def describe(

@@ -46,7 +46,7 @@ class Training:
         for name in ("steps", "epochs", "batch", "lr", "decay_every", "clip"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ValueError(f"{name} ({value}) must be greater than 0")
+                raise ValueError(f"{name} ({value}) must be more than 0")
         for name in ("steps", "batch", "decay_every"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, int):

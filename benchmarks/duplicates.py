@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-sys.path.pop(0)  # this folder, where operator.py would pass for the standard library's
+sys.path.pop(0)  # this folder, whose operator.py would hide the standard library's
 
 import argparse
 import json
@@ -39,7 +39,7 @@ PARTS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with UK-Bench's files, numbered without gaps")
-    parser.add_argument("--weights", type=Path, help="AlexNet's, if they are not to be fetched")
+    parser.add_argument("--weights", type=Path, help="file with AlexNet's weights; by default downloaded")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     args = parser.parse_args()
     keep_freed_memory()

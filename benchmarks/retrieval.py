@@ -1,20 +1,19 @@
-"""Speed of retrieval: scoring all pairs against the plain matrix product, describing images against the bare forward.
+"""Speed of retrieval: scoring all pairs against the matrix product, describing images against the forward pass alone.
 
     python benchmarks/retrieval.py [--out runs/bench] [--quick]
 
-Contract: one thread, CPU time of this process, both forms timed in turn inside one round so that noise hits both of
-them, median and inter-quartile range over the rounds, each ratio taken within its round. All pairs: `ns_score` of
-10,200 x 4096 against the product of the same blocks, its result thrown away. Describing: `describe` of JPEG photographs
-of 320x240, decoded by a worker process ahead of the network, against the network alone on images at hand; that is wall
-time, since waiting for images is what may be lost, one core has to be left to the worker, and the clock starts with the
-first batch: starting a worker takes a second or two, once.
+Contract: one thread, a warm-up round, both forms timed in turn in every round, ratios within a round, median and
+quartiles over the rounds. All pairs: CPU time of `ns_score` of 10,200 x 4096 against the matrix product of the same
+blocks. Describing: wall time of `describe` of JPEG files of 320x240, decoded by one worker process, against the
+forward pass of decoded images. The clock starts after the first batch, since a worker takes a second or two to start.
+One core must be free for the worker.
 """
 
 from __future__ import annotations
 
 import sys
 
-sys.path.pop(0)  # this folder, where operator.py would pass for the standard library's
+sys.path.pop(0)  # this folder, whose operator.py would hide the standard library's
 
 import argparse
 import json
@@ -29,7 +28,7 @@ import torch
 from rich.console import Console
 from torch.nn import functional as F
 
-from patchreorder.data.generated import write_photos
+from patchreorder.data.generated import write_ukbench
 from patchreorder.data.ukbench import GROUP, UKBench
 from patchreorder.engine.batches import model_input
 from patchreorder.engine.memory import keep_freed_memory
@@ -45,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="two rounds of little: does it run at all")
+    parser.add_argument("--quick", action="store_true", help="two rounds of few images, to see that it runs")
     args = parser.parse_args()
     rounds = 2 if args.quick else args.rounds
     console = Console(highlight=False)
@@ -54,7 +53,8 @@ def main() -> None:
     rows = [all_pairs(rounds, count=1_000 if args.quick else 10_200, dimensions=4096)]
     show(console, rows[-1])
     with tempfile.TemporaryDirectory() as folder:
-        images = drawn(Path(folder), count=4 * BATCH if args.quick else 512)
+        groups = (4 * BATCH if args.quick else 512) // GROUP
+        images = UKBench.open(write_ukbench(Path(folder), groups=groups, size=(320, 240)), workers=1)
         for name in ("alexnet/ranked", "efficientnet/gap"):
             rows.append(describing(name, images, rounds))
             show(console, rows[-1])
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def all_pairs(rounds: int, *, count: int, dimensions: int) -> dict[str, Any]:
-    """Images a second of `ns_score` and of the product, in groups that are somewhat nearer to each other."""
+    """Images a second of `ns_score` and of the matrix product; images of a group are nearer to each other."""
     torch.manual_seed(0)
     groups = torch.arange(count) // GROUP
     features = F.normalize(torch.randn(count // GROUP, dimensions)[groups] + torch.randn(count, dimensions))
@@ -108,19 +108,11 @@ def describing(name: str, images: UKBench, rounds: int) -> dict[str, Any]:
     return compared(f"describe {name}", forward, ours, len(images) - BATCH, rounds)
 
 
-def drawn(folder: Path, *, count: int) -> UKBench:
-    """Pictures as large as UK-Bench's, decoded by one worker."""
-    pictures = write_photos(folder / "drawn", classes=count // GROUP, images=GROUP, size=(320, 240))
-    for number, file in enumerate(sorted(pictures.glob("*/*.jpg"))):
-        file.rename(folder / f"ukbench{number:05d}.jpg")
-    return UKBench.open(folder, workers=1)
-
-
 def compared(
     name: str, plain: Callable[[], float], ours: Callable[[], float], count: int, rounds: int
 ) -> dict[str, Any]:
-    """Both tell how long they took for so many images."""
-    times = [(plain(), ours()) for _ in range(rounds + 1)][1:]  # the first round warms up
+    """The rates of two functions that return their seconds for `count` images."""
+    times = [(plain(), ours()) for _ in range(rounds + 1)][1:]  # without the warm-up
     ratios = [theirs / own for theirs, own in times]
     low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return {

@@ -1,19 +1,18 @@
-"""Time of a query in a large index, and how many of the nearest it finds.
+"""Time of a query in a large index, and recall of the nearest vectors.
 
     python benchmarks/search.py [--out runs/bench] [--vectors 1000000] [--quick]
 
-Contract: one thread, one query at a time, wall time, after a warm-up. The vectors are synthetic but lie as features do:
-groups of about 20 on a curved surface of 32 dimensions in a space of 512, square root of each number, length 1. Queries
-are new members of the groups, in no index. Recall@4: the part of the four nearest by comparing everything, in double
-precision, that the graph finds too. Both are asked through the library's own stores, exact distances included. Medians
-and quartiles; what misses its limit is printed as such.
+Contract: one thread, one query at a time, wall time with exact distances, after a warm-up; medians and quartiles. The
+vectors are synthetic and distributed like features: groups of about 20 on a curved surface of 32 dimensions in a space
+of 512, square root of each value, unit length. Queries are further members of the groups. Recall@4: the share of the
+four nearest, by comparing all vectors in double precision, that the graph finds. A missed limit is printed as such.
 """
 
 from __future__ import annotations
 
 import sys
 
-sys.path.pop(0)  # this folder, where operator.py would pass for the standard library's
+sys.path.pop(0)  # this folder, whose operator.py would hide the standard library's
 
 import argparse
 import json
@@ -44,8 +43,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     parser.add_argument("--vectors", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=500)
-    parser.add_argument("--threads", type=int, default=0, help="that build the graph; by default all cores")
-    parser.add_argument("--quick", action="store_true", help="a few: does it run at all")
+    parser.add_argument("--threads", type=int, default=0, help="to build the graph; by default all cores")
+    parser.add_argument("--quick", action="store_true", help="few vectors, to see that it runs")
     args = parser.parse_args()
     count, queries = (5000, 50) if args.quick else (args.vectors, args.queries)
     console = Console()
@@ -68,20 +67,20 @@ def main() -> None:
 
 
 def measure(count: int, queries: int, threads: int, console: Console) -> dict[str, Any]:
-    with console.status("making vectors"):
-        blocks, asked = vectors_like_features(count, queries)
+    with console.status("drawing vectors"):
+        blocks, drawn = vectors_like_features(count, queries)
     everything = Vectors(blocks)
     alive = np.ones(count, dtype=bool)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "graph.faiss")
         torch.set_num_threads(threads)
         done, began = 0, time.perf_counter()
-        with console.status("linking") as status:
+        with console.status("building the graph") as status:
 
             def more(number: int) -> None:
                 nonlocal done
                 done += number
-                status.update(f"linking: {done:,} of {count:,}, {time.perf_counter() - began:.0f} s")
+                status.update(f"building the graph: {done:,} of {count:,}, {time.perf_counter() - began:.0f} s")
 
             build_graph(path, blocks, more=more)
         built = time.perf_counter() - began
@@ -92,10 +91,10 @@ def measure(count: int, queries: int, threads: int, console: Console) -> dict[st
         began = time.perf_counter()
         graph = Graph(path, everything, len(blocks))
         opened = time.perf_counter() - began
-        with console.status("asking"):
-            truth, exact = timed(everything, everything, asked[: max(20, queries // 10)], alive)
-            answers, near = timed(graph, everything, asked, alive)
-            truth += [nearest(everything, everything, query, alive) for query in asked[len(truth) :]]
+        with console.status("searching"):
+            truth, exact = timed(everything, everything, drawn[: max(20, queries // 10)], alive)
+            answers, near = timed(graph, everything, drawn, alive)
+            truth += [nearest(everything, everything, query, alive) for query in drawn[len(truth) :]]
         size = path.stat().st_size
     hits = [len(set(answer) & set(right)) / K for answer, right in zip(answers, truth, strict=True)]
     return {
@@ -122,14 +121,14 @@ def vectors_like_features(count: int, queries: int) -> tuple[list[Tensor], Tenso
     bend = torch.randn(INTRINSIC, DIMENSIONS, generator=random) / INTRINSIC**0.5
     centres = torch.randn(max(1, count // GROUP), INTRINSIC, generator=random)
 
-    def drawn(number: int) -> Tensor:
+    def draw(number: int) -> Tensor:
         group = torch.randint(len(centres), (number,), generator=random)
-        place = centres[group] + 0.5 * torch.randn(number, INTRINSIC, generator=random)
-        maps = F.relu(place @ first + torch.sin(place @ bend))  # half of all features are silent, as after a ReLU
-        return F.normalize(maps.sqrt())
+        position = centres[group] + 0.5 * torch.randn(number, INTRINSIC, generator=random)
+        features = F.relu(position @ first + torch.sin(position @ bend))  # half of them zero, as in networks
+        return F.normalize(features.sqrt())
 
-    blocks = [drawn(min(BLOCK, count - begin)) for begin in range(0, count, BLOCK)]
-    return blocks, drawn(queries)
+    blocks = [draw(min(BLOCK, count - begin)) for begin in range(0, count, BLOCK)]
+    return blocks, draw(queries)
 
 
 def nearest(store: Vectors | Graph, vectors: Vectors, query: Tensor, alive: np.ndarray) -> list[int]:
@@ -141,7 +140,7 @@ def nearest(store: Vectors | Graph, vectors: Vectors, query: Tensor, alive: np.n
 def timed(
     store: Vectors | Graph, vectors: Vectors, queries: Tensor, alive: np.ndarray
 ) -> tuple[list[list[int]], list[float]]:
-    """The answers to each query, and milliseconds."""
+    """The four nearest of each query, and milliseconds."""
     for query in queries[:5]:
         nearest(store, vectors, query, alive)
     answers, times = [], []

@@ -82,10 +82,12 @@ def frozen(folder, out, **options):
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("large", [1000, 5])
-def test_after_a_kill_at_any_step_the_next_update_continues(photos, tmp_path, large, every):
+def test_after_a_kill_at_any_step_the_next_update_continues(small_chunks, photos, tmp_path, monkeypatch, large, every):
     """SIGKILL before single changes of the disk, in a first update and in one that rewrites chunks."""
     if large == 5:
         pytest.importorskip("faiss")
+    monkeypatch.setattr(update_module, "LARGE", large)
+    monkeypatch.setattr(update_module, "ADDED", 0)
     first, second = tmp_path / "first", tmp_path / "second"
     steps = Worker(photos, first, large=large).end()
     before = state(first)
@@ -108,7 +110,7 @@ def test_after_a_kill_at_any_step_the_next_update_continues(photos, tmp_path, la
             elif not (out / MANIFEST).exists():
                 with pytest.raises(ValueError, match=r"is not finished|is not an index"):
                     Index(out)
-            assert isinstance(Worker(folder, out, large=large).end(), int)
+            made(folder, out, batch=2)
             assert state(out) == expected
             found = Manifest.read(out)
             assert files(out) == {MANIFEST, *found.chunks, *([found.graph] if found.graph else [])}

@@ -64,9 +64,9 @@ def write_photos(folder: Path, *, classes: int, images: int, seed: int = 0, size
     return folder
 
 
-def write_ukbench(folder: Path, *, groups: int, seed: int = 0) -> Path:
+def write_ukbench(folder: Path, *, groups: int, seed: int = 0, size: tuple[int, int] = (64, 48)) -> Path:
     """Write the images of `write_photos` under the file names of UK-Bench, four of each class."""
-    classes = write_photos(folder / "drawn", classes=groups, images=GROUP, seed=seed)
+    classes = write_photos(folder / "drawn", classes=groups, images=GROUP, seed=seed, size=size)
     for number, file in enumerate(sorted(classes.glob("*/*.jpg"))):
         os.replace(file, folder / f"ukbench{number:05d}.jpg")
     shutil.rmtree(classes)

@@ -16,7 +16,7 @@ def test_overwritten_outputs_are_copied():
         images = torch.rand(2, 1, 9, 9)
         with record_activations(network, images) as recorder:
             assert recorder.layers == ["1", "3"]
-        with record_activations(network, images, ["0", "1"]) as recorder, torch.no_grad():
+        with torch.inference_mode(), record_activations(network, torch.rand(2, 1, 9, 9), ["0", "1"]) as recorder:
             return recorder(images).layers
 
     overwritten, separate = recorded(True), recorded(False)

@@ -187,8 +187,8 @@ def _calls(model: nn.Module, images: Tensor) -> dict[str, LayerCall]:
 
     handles = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
     try:
-        with torch.no_grad():  # not inference mode, whose tensors have no version counter
-            logits = model(images)
+        with torch.inference_mode(False), torch.no_grad():  # tensors of inference mode have no version counter
+            logits = model(images.clone())
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
             f"the network cannot take images of {'x'.join(map(str, images.shape[1:]))}: "

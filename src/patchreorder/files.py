@@ -8,16 +8,23 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one, never a part."""
+    with open_whole(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def open_whole(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file to write and read; it gets its name when the block ends and all of it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
-        with open(temporary, "xb") as file:
-            file.write(content)
+        with open(temporary, "x+b") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -13,7 +13,7 @@ import torch
 
 from patchreorder.data.generated import write_photos
 from patchreorder.data.images import BadImage
-from patchreorder.data.loader import AHEAD, WorkerDied, parallel_map, stream
+from patchreorder.data.loader import PREFETCH, WorkerDied, parallel_map, stream
 from patchreorder.data.photos import Photos
 
 
@@ -114,7 +114,7 @@ def test_closing_ends_the_workers_and_few_parts_are_taken():
     pids = {next(batches)[1][0].item() for _ in range(4)}
     batches.close()
     wait_for_the_end(*pids)
-    assert len(taken) <= 4 + 2 * AHEAD
+    assert len(taken) <= 4 + 2 * PREFETCH
 
 
 def test_a_killed_worker_is_a_clear_error():

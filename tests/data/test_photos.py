@@ -7,12 +7,13 @@ import pytest
 import torch
 from PIL import Image
 
-from patchreorder.data import shards, transforms
+from patchreorder.data import transforms
 from patchreorder.data.folders import list_images
 from patchreorder.data.generated import write_photos
 from patchreorder.data.images import MEAN_COLOUR, BadImage
 from patchreorder.data.photos import Photos
 from patchreorder.data.poses import UPRIGHT, Pose
+from patchreorder.data.shard_writer import write
 from patchreorder.data.views import VIEWS, Crop, centre_crop, resized_crop
 
 POSES = [Pose(degrees=30), Pose(degrees=-45), Pose(down=0.1, right=-0.17)]
@@ -236,7 +237,7 @@ def test_val_has_the_labels_of_train(tmp_path):
 
 
 def test_shards_show_what_folders_show(root, tmp_path):
-    shards.write(list_images(root), tmp_path / "shards", size=5)
+    write(list_images(root), tmp_path / "shards", size=5)
     for part in ("train", "val", "validation"):
         folder, shard = (Photos.open(place, part, view="R", size=24, short=32) for place in (root, tmp_path / "shards"))
         assert folder.names == shard.names
@@ -255,7 +256,7 @@ def test_a_bad_picture_is_named_found_and_left_out(tmp_path):
     (tmp_path / "class-0000/0007.jpg").write_bytes(content[:-200])
     listing = list_images(tmp_path)
     photos = Photos(listing, torch.arange(40), "train", size=24, short=32)
-    advice = r"0007.jpg cannot be read as a picture: .*: remove it; `patchreorder shard` finds all such files at once"
+    advice = r"0007.jpg cannot be read as an image: .*: remove it; `patchreorder shard` finds all such files at once"
     with pytest.raises(BadImage, match=advice):
         photos.batch(torch.arange(10))
     said, steps = [], []

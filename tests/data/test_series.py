@@ -7,7 +7,7 @@ from PIL import Image
 
 from patchreorder import recipes
 from patchreorder.data.photos import Photos
-from patchreorder.data.series import colours, divided, folds
+from patchreorder.data.series import cluster, colour_histogram, folds
 from patchreorder.engine.distributed import World
 from patchreorder.engine.progress import Screen
 from patchreorder.laboratory import photographs
@@ -33,7 +33,7 @@ def root(tmp_path):
 
 def test_colours_are_counted():
     picture = Image.fromarray(np.array([[[255, 0, 0]] * 3 + [[0, 0, 64]]] * 4, dtype=np.uint8))
-    counted = colours(picture)
+    counted = colour_histogram(picture)
     assert counted[3 * 16] ** 2 == pytest.approx(0.75)
     assert counted[1] ** 2 == pytest.approx(0.25)
     assert (counted**2).sum() == pytest.approx(1)
@@ -53,7 +53,7 @@ def test_series_stay_together(root):
 @pytest.mark.parametrize("count", [2, 3])
 def test_no_part_is_larger_than_its_share_by_more_than_a_group(size, count):
     points = np.random.default_rng(size).random((size, 4))
-    part = divided(points, count=count)
+    part = cluster(points, count=count)
     assert part.shape == (size,)
     assert set(part.tolist()) <= set(range(count))
     assert np.bincount(part, minlength=count).max(initial=0) <= 2 * -(-size // count)

@@ -38,19 +38,19 @@ def test_gaps_and_other_files_are_reported(folder, tmp_path):
     assert data.groups.tolist() == [0] * 4 + [2] * 4
     first, second = data.remarks()
     assert first == "left out: group 1 lacks ukbench00005.jpg, ukbench00006.jpg"
-    assert second.startswith("no images of UK-Bench, left out: 7 files (<b>.jpg, full, notes.txt, ")
+    assert second.startswith("not of UK-Bench, left out: 7 files (<b>.jpg, full, notes.txt, ")
     assert "\\xff.jpg" in data.foreign
     assert torch.equal(data.batch(torch.arange(4, 8))[0], whole.batch(torch.arange(8, 12))[0])
 
 
 def test_a_folder_without_a_group_says_what_is_expected(tmp_path):
-    expected = r"expected are files ukbenchNNNNN\.jpg, .*four of each thing"
+    expected = r"expected files ukbenchNNNNN\.jpg, .*four of each object"
     with pytest.raises(ValueError, match=rf"holds no such file; {expected}"):
         UKBench.open(tmp_path)
     (tmp_path / "ukbench00003.jpg").write_text("x")
-    with pytest.raises(ValueError, match=rf"holds 1 such files but no whole group; {expected}"):
+    with pytest.raises(ValueError, match=rf"holds 1 such files but no complete group; {expected}"):
         UKBench.open(tmp_path)
-    with pytest.raises(ValueError, match=rf"none is no folder; {expected}"):
+    with pytest.raises(ValueError, match=rf"none is not a folder; {expected}"):
         UKBench.open(tmp_path / "none")
     with pytest.raises(ValueError, match=r"view \('RT'\) must be one of Ori, R, T, mixed"):
         UKBench.open(write_ukbench(tmp_path, groups=1), view="RT")

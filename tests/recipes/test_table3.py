@@ -241,7 +241,7 @@ def test_what_is_missing_is_asked_for(photos, tmp_path):
     with pytest.raises(ValueError, match=r"table3 needs --data DIR, class folders"):
         spec.run(TABLE3, split="validation", **one)
     (tmp_path / "none").mkdir()
-    with pytest.raises(ValueError, match="holds no such file; expected are"):
+    with pytest.raises(ValueError, match="holds no such file; expected files"):
         spec.run(TABLE3, data=tmp_path / "none", **one)
 
 
@@ -262,7 +262,7 @@ def test_settings_are_chosen_on_class_folders(tmp_path):
     assert (row.n, row.split, row.details["groups"]) == (12, "validation", 3)
     assert row.details["scores"][8:] == [4] * 4  # nobody else is in the second gallery
     assert row.value == sum(row.details["scores"]) / 12
-    with pytest.raises(ValueError, match="has no class with 4 training pictures"):
+    with pytest.raises(ValueError, match="has no class with 4 training images"):
         UKBench.galleries(folder_of(tmp_path / "few", images=3), most=1)
 
 

@@ -1,4 +1,4 @@
-"""`patchreorder shard DIR OUT`: many pictures in few files."""
+"""`patchreorder shard DIR OUT`: many images in few files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tyro.conf import Positional
 
 if TYPE_CHECKING:
-    from patchreorder.data.folders import Listing  # torch is imported when the command is run
+    from patchreorder.data.folders import Listing  # torch is imported when the command runs
 
 
 def shard(
@@ -24,65 +24,65 @@ def shard(
     workers: int | None = None,
     skip_unreadable: bool = False,
 ) -> None:
-    """Check the pictures of class folders and write them into shards, which are read faster than many files.
+    """Check the images of class folders and write them into shards, which are read faster than many files.
 
-    Stopped, the same command goes on. With both folders the same, other people's WebDataset tars there get an index.
+    Run the same command again to continue after a stop. If both folders are the same, the WebDataset tars in it get an
+    index.
 
     Args:
         folder: holds train/CLASS/*.jpg and val/CLASS/*.jpg, or CLASS/*.jpg.
         out: a new folder for the shards.
-        size: pictures in a shard.
+        size: images in a shard.
         workers: processes; by default one for every core.
-        skip_unreadable: leave out pictures that cannot be read, and list them in skipped.txt.
+        skip_unreadable: leave out images that cannot be read, and list them in skipped.txt.
     """
-    from patchreorder.data import folders, shards
+    from patchreorder.data import folders, shard_writer, webdataset
 
     console = Console(highlight=False)
 
     def say(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
-    apart = folders.has_splits(folder)
-    parts = ("train", "val") if apart else ("",)
+    splits = ("train", "val") if folders.has_splits(folder) else ("",)
     if folder.resolve() == out.resolve():
-        for part in parts:
-            with _bar(console, f"reading {folder / part}") as progress:
-                say(f"Index: {shards.index_foreign(folder / part, progress=progress)}")
+        for split in splits:
+            with _bar(console, f"reading {folder / split}") as progress:
+                say(f"Index: {webdataset.index_tars(folder / split, progress=progress)}")
     else:
         if folder.resolve() in out.resolve().parents:
             raise ValueError(f"out ({out}) must not be in {folder}: it would count as a class")
         unreadable = []
         classes = None
-        for part in parts:
-            with console.status(f"listing {folder / part}"):
-                listing = folders.list_images(folder / part, classes=classes)
+        for split in splits:
+            with console.status(f"listing {folder / split}"):
+                listing = folders.list_images(folder / split, classes=classes)
             classes = listing.classes
-            _about(listing, say)
+            _report_ignored(listing, say)
             try:
-                with _bar(console, f"writing {out / part}") as progress:
-                    written = shards.write(
+                with _bar(console, f"writing {out / split}") as progress:
+                    written = shard_writer.write(
                         listing,
-                        out / part,
+                        out / split,
                         size=size,
                         workers=_cores() if workers is None else workers,
                         skip_unreadable=skip_unreadable,
                         say=say,
                         progress=progress,
                     )
-            except shards.Unreadable as error:
-                unreadable.append(f"{folder / part}: {error}")
+            except shard_writer.Unreadable as error:
+                unreadable.append(f"{folder / split}: {error}")
                 continue
-            skipped = f", {len(written.skipped)} unreadable are in skipped.txt" if written.skipped else ""
-            say(f"{out / part}: {written.images} pictures in {written.shards} shards{skipped}.")
+            skipped = f", {len(written.skipped)} unreadable ones are in skipped.txt" if written.skipped else ""
+            say(f"{out / split}: {written.images} images in {written.shards} shards{skipped}.")
         if unreadable:
             raise ValueError("; ".join(unreadable))
     say(f"Written to {out}.\nNext: `patchreorder run table2 --data {out}` trains on it.")
 
 
-def _about(listing: Listing, say: Callable[[str], None]) -> None:
+def _report_ignored(listing: Listing, say: Callable[[str], None]) -> None:
     for names, what in (
-        (listing.ignored, "files are no pictures and are left out"),
-        (listing.missing, "classes have no picture"),
+        (listing.ignored, "files are no images and are left out"),
+        (listing.missing, "classes have no image"),
     ):
         if names:
             more = ", ..." if len(names) > 5 else ""
@@ -95,7 +95,7 @@ def _cores() -> int:
 
 @contextmanager
 def _bar(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar that takes the number of things done, and of all; nothing where there is no terminal."""
+    """A bar on a terminal, updated by (done, total)."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),

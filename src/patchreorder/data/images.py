@@ -1,4 +1,4 @@
-"""Pictures out of bytes that anybody may have made: upright 8-bit RGB, or a refusal that says why."""
+"""Image files that anybody may have made, decoded to upright 8-bit RGB or refused with a reason."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from PIL import Image, UnidentifiedImageError
 
 try:
     from simplejpeg import decode_jpeg
-except ImportError:  # the extra `jpeg`; Pillow gives the same pixels
+except ImportError:  # it is the extra `jpeg`; Pillow gives the same pixels
     decode_jpeg = None
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
-MEAN = (0.485, 0.456, 0.406)  # of red, green and blue over ImageNet's training pictures
-MEAN_COLOUR = (124, 116, 104)  # the same in bytes: what stands where a picture shows nothing
+MEAN = (0.485, 0.456, 0.406)  # of red, green and blue over ImageNet's training images
+MEAN_COLOUR = (124, 116, 104)  # the same in bytes: the colour of pixels that no image covers
 MAX_PIXELS = 100_000_000
 _ORIENTATION = 0x0112  # EXIF's tag
 _UPRIGHT = {
@@ -33,23 +33,23 @@ _UPRIGHT = {
 
 
 class BadImage(ValueError):
-    """A file that cannot be read as a picture; the message names it and says why."""
+    """A file that cannot be read as an image; the message has its name and the reason."""
 
 
 def decode(content: bytes, *, name: str, short: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The upright 8-bit RGB picture of a file; of an animation, the first frame.
+    """Decode a file to an upright 8-bit RGB image; of an animation, the first frame.
 
-    What is transparent shows the mean colour. 16-bit grey is scaled to 8 bits.
+    Transparent pixels show the mean colour. 16-bit grey is scaled to 8 bits.
 
     Args:
         content: the file's bytes.
-        name: what to call it in an error.
-        short: no more than this short side is needed: a large JPEG may be decoded at a half, a quarter or an eighth of
-            its size, but never smaller than this.
-        max_pixels: refuse what has more, before any pixel is read.
+        name: the file's name in errors.
+        short: the short side that the caller needs. A large JPEG may then be decoded at a half, a quarter or an eighth
+            of its size, but never smaller than this.
+        max_pixels: larger images are refused before any pixel is read.
 
     Raises:
-        BadImage: if it is cut, damaged, of another format, or has more than `max_pixels`.
+        BadImage: if it is truncated, damaged, in another format, or has more than `max_pixels`.
 
     Example:
         >>> file = io.BytesIO()
@@ -61,10 +61,10 @@ def decode(content: bytes, *, name: str, short: int | None = None, max_pixels: i
 
 
 def pixels(content: bytes, *, name: str, short: int | None = None) -> np.ndarray:
-    """What `decode` gives, as an array; sooner for an upright JPEG in colours, where simplejpeg is installed.
+    """The pixels of `decode` as an array; faster for upright colour JPEGs if simplejpeg is installed.
 
     Shape:
-        (height, width, 3), uint8, to be written to.
+        (height, width, 3), uint8, writable.
     """
     return _named(name, lambda: _pixels(content, short))
 
@@ -73,33 +73,33 @@ T = TypeVar("T")
 
 
 def _named(name: str, read: Callable[[], T]) -> T:
-    """What `read` gives; whatever it raises, as an error that names the file."""
+    """Return `read()`; turn whatever it raises into a BadImage that names the file."""
     try:
-        # Broken metadata is common in photographs; and Pillow's warning of many pixels has another limit than ours.
+        # Broken metadata is common in photographs, and Pillow warns of many pixels at another limit than ours.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return read()
     except UnidentifiedImageError:
-        reason = f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or its start is damaged"
-    except Exception as error:  # the readers of damaged files raise errors of every kind
+        reason = f"it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file, or its header is damaged"
+    except Exception as error:  # Pillow raises errors of every kind for damaged files
         reason = " ".join(str(error).split()) or type(error).__name__
-    raise BadImage(f"{name} cannot be read as a picture: {reason}")
+    raise BadImage(f"{name} cannot be read as an image: {reason}")
 
 
 def _open(content: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """A picture of which the header alone was read."""
+    """An image of which only the header is read."""
     if not content:
         raise ValueError("it is empty")
     image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
     width, height = image.size
     if width * height > max_pixels:
-        raise ValueError(f"it has {width} x {height} pixels, more than {max_pixels} together")
+        raise ValueError(f"it has {width} x {height} pixels, more than {max_pixels} in all")
     return image
 
 
 def _drafted(image: Image.Image, short: int | None) -> Image.Image:
     if short is not None:
-        image.draft(None, (short, short))  # only JPEG knows drafts
+        image.draft(None, (short, short))  # only JPEG has drafts
     return image
 
 
@@ -115,7 +115,7 @@ def _pixels(content: bytes, short: int | None) -> np.ndarray:
     size = image.size
     image = _drafted(image, short)
     if decode_jpeg is not None and (image.format, image.mode, image.size) == ("JPEG", "RGB", size):
-        with contextlib.suppress(ValueError):  # of a damaged file, Pillow decides what can be read
+        with contextlib.suppress(ValueError):  # Pillow decides which damaged files can be read
             if _orientation(image) == 1:
                 return decode_jpeg(content)
     return np.array(_whole(image))
@@ -124,7 +124,7 @@ def _pixels(content: bytes, short: int | None) -> np.ndarray:
 def _orientation(image: Image.Image) -> int:
     try:
         return image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # damaged metadata do not spoil a picture
+    except Exception:  # an image with damaged metadata is still readable
         return 1
 
 
@@ -142,7 +142,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 
 def _from_16_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits in 8; Pillow's own conversion would show everything above 255 as white."""
+    """Scale 16-bit grey to 8 bits; Pillow's conversion would turn everything above 255 white."""
     pixels = np.asarray(image).astype(np.int64)
     if pixels.min() < 0 or pixels.max() > 65535:
         raise ValueError(f"its pixels are from {pixels.min()} to {pixels.max()}, beyond 16 bits")

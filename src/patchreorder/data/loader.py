@@ -1,8 +1,8 @@
-"""Batches made ahead by worker processes: in order, and bit for bit the same for any number of workers.
+"""Batches prefetched by worker processes: in order, and bit for bit the same for any number of workers.
 
-Workers come from a server process that has threads of nobody (`forkserver`): a fork of this process could copy a lock
-that a thread of the native kernel, of OpenMP or of gloo holds at that moment, and would wait for it forever. The server
-imports torch once, a new interpreter for every worker (`spawn`) would do so each time.
+Workers are forked from a server process without other threads (`forkserver`). A fork of this process could copy a lock
+that a thread of the native kernel, OpenMP or gloo holds at that moment, and wait for it forever. The server imports
+torch once; with `spawn` every worker would.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-AHEAD = 2  # batches that a worker has made or is making before they are asked for
+PREFETCH = 2  # batches that a worker makes in advance
 _Item = TypeVar("_Item")
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
 class Batches(Protocol):
-    """What is asked of data; it is pickled for the workers."""
+    """What a data set must have; it is pickled for the workers."""
 
     def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]: ...
 
 
 class WorkerDied(OSError):
-    """A worker process ended before its work did."""
+    """A worker process ended before it was done."""
 
 
 def stream(
     data: Batches, parts: Iterable[tuple[Tensor, int]], *, workers: int
 ) -> Generator[tuple[Tensor, Tensor], None, None]:
-    """`data.batch(indices, epoch=epoch)` for every (indices, epoch) of `parts`, in this order.
+    """Yield `data.batch(indices, epoch=epoch)` for every (indices, epoch) in `parts`, in this order.
 
     Args:
-        data: gives batches that depend on indices and epoch only.
-        parts: asked for a few at a time, so it may be endless.
-        workers: processes that make batches ahead; 0 makes them in this one when they are asked for.
+        data: its batches depend on indices and epoch only.
+        parts: may be endless; a few are taken at a time.
+        workers: processes that make batches in advance; 0 makes each in this process when it is needed.
 
     Raises:
         WorkerDied: if a worker was killed.
-        Exception: what `data.batch` raised, in a worker too.
+        Exception: what `data.batch` raises, also in a worker.
     """
-    # As arrays: a tensor would travel with all the memory that it is a part of.
+    # As arrays: a tensor would be sent with all the memory that it is a view of.
     return parallel_map(_Batch(data), ((indices.numpy(), epoch) for indices, epoch in parts), workers=workers)
 
 
 def parallel_map(
-    function: Callable[[_Item], _Made], items: Iterable[_Item], *, workers: int
-) -> Generator[_Made, None, None]:
-    """`function(item)` for every item, in this order; see `stream`. Closing it ends the workers."""
+    function: Callable[[_Item], _Result], items: Iterable[_Item], *, workers: int
+) -> Generator[_Result, None, None]:
+    """Yield `function(item)` for every item, in this order; see `stream`. Closing it ends the workers."""
     if workers < 0:
         raise ValueError(f"workers ({workers}) must be 0 (none) or more")
     if workers == 0:
@@ -75,7 +75,7 @@ class _Batch:
 
 
 class _Failure(NamedTuple):
-    """An exception on its way: torch would send its traceback as the message."""
+    """An exception as a result: torch would replace its message by a traceback."""
 
     error: Exception
 
@@ -96,42 +96,42 @@ class _Calls(Dataset[Any]):
 
 
 def _by_workers(
-    function: Callable[[_Item], _Made], items: Iterable[_Item], workers: int
-) -> Generator[_Made, None, None]:
+    function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int
+) -> Generator[_Result, None, None]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # more workers than cores: somebody chose them
+        warnings.simplefilter("ignore")  # of more workers than cores: the caller chose them
         loader: DataLoader[Any] = DataLoader(
             _Calls(function),
             batch_size=None,
             sampler=items,
             num_workers=workers,
-            prefetch_factor=AHEAD,
+            prefetch_factor=PREFETCH,
             collate_fn=_unchanged,
             worker_init_fn=_prepare,
             multiprocessing_context=_context(),
-            generator=torch.Generator(),  # else the numbers that others draw would depend on the workers
+            generator=torch.Generator(),  # or the default generator would depend on the number of workers
         )
-    with _deaf_to_ctrl_c():
+    with _sigint_blocked():
         iterator = iter(loader)
     try:
         while True:
             try:
-                made = next(iterator)
+                result = next(iterator)
             except StopIteration:
                 return
             except (RuntimeError, OSError, EOFError) as error:
                 if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
-                    raise  # of `items`
+                    raise  # from `items`
                 raise WorkerDied(
                     "a worker process ended unexpectedly: killed, or out of memory or of shared memory (/dev/shm; "
-                    f"in a container see --shm-size): try fewer workers than {workers}"
+                    f"for a container see --shm-size); try fewer workers than {workers}"
                 ) from error
-            if isinstance(made, _Failure):
-                raise made.error
-            yield made
-            del made  # it must not wait here for the next one
+            if isinstance(result, _Failure):
+                raise result.error
+            yield result
+            del result  # or its memory would be held until the next one
     finally:
-        del iterator  # the last reference: this ends the workers, at once and not with some traceback's end
+        del iterator  # the last reference: ends the workers at once
 
 
 def _context() -> Any:
@@ -143,8 +143,8 @@ def _context() -> Any:
 
 
 @contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that are started in here do not get Ctrl-C, not even before they can ignore it."""
+def _sigint_blocked() -> Iterator[None]:
+    """Processes started in this context never receive Ctrl-C, not even before they can ignore it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -156,7 +156,7 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 
 
 def _prepare(worker: int) -> None:
-    """In a worker: Ctrl-C is the main process's business, and without it there is none."""
+    """In a worker: leave Ctrl-C to the main process, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -164,10 +164,10 @@ def _prepare(worker: int) -> None:
 
 
 def _end_with(wait: Callable[[], None]) -> None:
-    # torch looks at the parent process only, which is the server and lives as long as a worker does.
+    # torch watches the parent process only, which is the server and lives as long as a worker.
     wait()
     os._exit(1)
 
 
-def _unchanged(made: Any) -> Any:
-    return made
+def _unchanged(result: Any) -> Any:
+    return result

@@ -118,7 +118,7 @@ class Photos:
         """Images (b, 3, size, size), uint8, channels last, and labels (b,).
 
         Raises:
-            BadImage: if an image cannot be decoded; the message names it.
+            BadImage: if an image cannot be read; the message names it.
         """
         chosen = self.chosen[indices]
         numbers = self._numbers(epoch)[chosen].tolist()
@@ -185,7 +185,7 @@ class Photos:
         *,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[tuple[int, str]]:
-        """Decode every image; return the indices of those that cannot be decoded, each with the reason.
+        """Decode every image; return the indices of those that cannot be read, each with the reason.
 
         Args:
             say: receives each reason.

@@ -1,7 +1,7 @@
-"""Turning, scaling and placing of whole batches, and the random numbers that decide about them.
+"""Rotation, scaling and placing of batches, and the random numbers behind them.
 
-Sampling is apart from applying: `uniform` gives every image its numbers as a function of (seed, epoch, index) and of
-nothing else, so that every model sees the same images whatever the batch, the process or the order.
+Sampling is apart from applying: the numbers of an image are a function of (seed, epoch, index) alone. Every model then
+sees the same images, whatever the batch, the process or the order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 
 def uniform(count: int, numbers: int, *, seed: int, epoch: int) -> Tensor:
-    """`numbers` values in [0, 1) for each of `count` images; image i gets the same ones whatever `count` is.
+    """Draw `numbers` values in [0, 1) for each of `count` images; those of image i do not depend on `count`.
 
     Shape:
         (count, numbers), float64.
@@ -29,10 +29,10 @@ def uniform(count: int, numbers: int, *, seed: int, epoch: int) -> Tensor:
 
 
 def rotate(images: Tensor, *, degrees: Tensor) -> Tensor:
-    """Turn every image counter-clockwise about its centre: bilinear, black outside, same size.
+    """Rotate every image counter-clockwise about its centre, bilinearly; uncovered pixels are 0.
 
     Shape:
-        images: (b, c, h, w), floating; degrees: (b,).
+        images: (b, c, h, w), floating point; degrees: (b,).
 
     Example:
         >>> x = torch.rand(1, 1, 5, 5)
@@ -45,10 +45,10 @@ def rotate(images: Tensor, *, degrees: Tensor) -> Tensor:
 
 
 def warp(images: Tensor, *, degrees: Tensor, scale: Tensor, shift: Tensor, size: tuple[int, int]) -> Tensor:
-    """Turn and scale every image about its centre and put that centre `shift` pixels from the canvas's centre.
+    """Rotate and scale every image about its centre, then shift that centre from the centre of the canvas.
 
     Shape:
-        images: (b, c, h, w), floating; degrees, scale: (b,); shift: (b, 2), pixels down and to the right.
+        images: (b, c, h, w), floating point; degrees, scale: (b,); shift: (b, 2), pixels down and right.
         Returns (b, c, *size).
     """
     (height, width), (rows, columns) = images.shape[2:], size
@@ -56,8 +56,8 @@ def warp(images: Tensor, *, degrees: Tensor, scale: Tensor, shift: Tensor, size:
     scale = scale.to(images.dtype)
     cos, sin = torch.cos(radians) / scale, torch.sin(radians) / scale
     down, right = shift.to(images.dtype).unbind(1)
-    # A pixel (x, y) of the canvas, from its centre and y downwards, shows the image's pixel A (x - right, y - down),
-    # A = [[cos, -sin], [sin, cos]] / scale; affine_grid counts in halves of the sides instead.
+    # From the centre and with y downwards, the canvas at (x, y) shows the image at A (x - right, y - down), where
+    # A = [[cos, -sin], [sin, cos]] / scale. The units of affine_grid are halves of the sides.
     theta = torch.stack(
         [
             torch.stack([cos * columns / width, -sin * rows / width, (sin * down - cos * right) * 2 / width], dim=1),
@@ -70,20 +70,20 @@ def warp(images: Tensor, *, degrees: Tensor, scale: Tensor, shift: Tensor, size:
 
 
 def place(images: Tensor, *, corner: Tensor, size: tuple[int, int]) -> Tensor:
-    """Put every image on a black canvas, its upper left pixel at `corner`.
+    """Put every image on a canvas of zeros, its upper left pixel at `corner`.
 
     Shape:
         images: (b, c, h, w); corner: (b, 2), row and column, integers. Returns (b, c, *size).
 
     Raises:
-        ValueError: if an image would stick out of the canvas.
+        ValueError: if an image does not fit on the canvas there.
     """
     (count, channels, height, width), (rows, columns) = images.shape, size
     last = torch.tensor([rows - height, columns - width], device=corner.device)
     if bool(((corner < 0) | (corner > last)).any()):
         raise ValueError(
             f"corner ({corner.min().item()} to {corner.max().item()}) must be from 0 to {last.tolist()}: "
-            f"images of {height}x{width} lie on a canvas of {rows}x{columns}"
+            f"images of {height}x{width} on a canvas of {rows}x{columns}"
         )
     canvas = images.new_zeros(count, channels, rows, columns)
     down = corner[:, 0, None] + torch.arange(height, device=corner.device)  # b h

@@ -1,4 +1,4 @@
-"""UK-Bench (Nister and Stewenius, 2006): photographs of things in groups of four, by the numbers of their files."""
+"""UK-Bench (Nister and Stewenius, 2006): photographs of objects in groups of four, by the numbers of their files."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _NAME = re.compile(r"ukbench(\d{5})\.jpg")
 
 @dataclass(frozen=True)
 class UKBench:
-    """The whole groups of a folder, and the view that batches show of them.
+    """The complete groups of a folder, and the view that batches show.
 
-    Batches have images (b, 3, 224, 224), uint8, and the number of each one's group. Views are as in `photos`: Ori, R
-    and T, where an image's parameters are those of its place in the folder; `mixed` shows of every group the first and
-    the fourth image as they are, the second turned and the third shifted, each as in R and T.
+    Batches are images (b, 3, 224, 224), uint8, and the numbers of their groups (b,). The views Ori, R and T are those
+    of `views.VIEWS`. In `mixed`, the first and fourth image of a group are as in Ori, the second as in R, the third as
+    in T.
 
     Args:
-        photos: the images that are left.
+        photos: the images of complete groups.
         view: one of VIEWS.
-        incomplete: for each group that is left out what it lacks.
+        incomplete: the files that each incomplete group lacks.
         foreign: names of other files in the folder.
     """
 
@@ -48,22 +48,22 @@ class UKBench:
 
     @classmethod
     def open(cls, root: Path, *, view: str = "Ori", workers: int = 0) -> UKBench:
-        """The images of a folder with files ukbench00000.jpg, ukbench00001.jpg and so on.
+        """Open a folder with files ukbench00000.jpg, ukbench00001.jpg and so on.
 
         Args:
             root: the folder.
             view: one of VIEWS.
-            workers: processes that make batches ahead for whoever calls `loader.stream`.
+            workers: processes for callers of `loader.stream`.
 
         Raises:
-            ValueError: if it holds no whole group.
+            ValueError: if it holds no complete group.
         """
         root = Path(root)
-        expected = "expected are files ukbenchNNNNN.jpg, numbered from 00000, four of each thing one after the other"
+        expected = "expected files ukbenchNNNNN.jpg, numbered from 00000, four of each object in succession"
         try:
             names = sorted(entry.name for entry in os.scandir(root))
         except (FileNotFoundError, NotADirectoryError):
-            raise ValueError(f"{root} is no folder; {expected}") from None
+            raise ValueError(f"{root} is not a folder; {expected}") from None
         numbers = {int(found[1]): found[0] for name in names if (found := _NAME.fullmatch(name))}
         foreign = [_printable(name) for name in names if not _NAME.fullmatch(name)]
         groups = sorted({number // GROUP for number in numbers})
@@ -73,11 +73,11 @@ class UKBench:
         }
         files = sorted(numbers)
         labels = torch.tensor(files, dtype=torch.int64) // GROUP
-        kept = [place for place, number in enumerate(files) if not lacking[number // GROUP]]
-        if not kept:
-            held = f"{len(numbers)} such files but no whole group" if numbers else "no such file"
+        complete = [index for index, number in enumerate(files) if not lacking[number // GROUP]]
+        if not complete:
+            held = f"{len(numbers)} such files but no complete group" if numbers else "no such file"
             raise ValueError(f"{root} holds {held}; {expected}")
-        # Groups stand for classes, by their numbers: a group that is left out keeps its place.
+        # Groups are the classes: their numbers stay the same when a group is left out.
         classes = [f"{group:05d}" for group in range(groups[-1] + 1)]
         listing = Listing(root, classes, Names(numbers[number] for number in files), labels)
         incomplete = [
@@ -85,35 +85,35 @@ class UKBench:
             for group, missing in lacking.items()
             if missing
         ]
-        photos = Photos(listing, torch.tensor(kept), "Ori", workers=workers)
+        photos = Photos(listing, torch.tensor(complete), "Ori", workers=workers)
         return cls(photos, view, tuple(incomplete), tuple(foreign))
 
     @classmethod
     def galleries(cls, root: Path, *, most: int, workers: int = 0) -> list[UKBench]:
-        """Class folders as images in groups of four, to choose settings on: no class is in a gallery twice.
+        """Class folders as groups of four, to choose settings on; no class is in a gallery twice.
 
-        The first gallery has of every class its first four training pictures by name, the second the next four, and so
-        on. Classes with too few pictures for a gallery are not in it.
+        The first gallery has the first four training images of every class, by name, the second gallery the next four,
+        and so on. A class with too few images for a gallery is not in it.
 
         Args:
             root: class folders, see `Photos.open`.
-            most: how many galleries, if there are pictures for them.
+            most: the largest number of galleries.
             workers: see `open`.
 
         Raises:
-            ValueError: if no class has four pictures.
+            ValueError: if no class has four images.
         """
         photos = Photos.open(root, "train", view="Ori", workers=workers)
         names, classes = photos.names, range(len(photos.classes))
         own = [(photos.labels == label).nonzero()[:, 0].tolist() for label in classes]
-        by_name = [sorted(places, key=names.__getitem__) for places in own]
+        by_name = [sorted(indices, key=names.__getitem__) for indices in own]
         found = []
         for first in range(0, GROUP * most, GROUP):
-            groups = [places[first : first + GROUP] for places in by_name if len(places) >= first + GROUP]
+            groups = [indices[first : first + GROUP] for indices in by_name if len(indices) >= first + GROUP]
             if groups:
                 found.append(cls(replace(photos, chosen=photos.chosen[torch.tensor(groups).flatten()])))
         if not found:
-            raise ValueError(f"{root} has no class with {GROUP} training pictures")
+            raise ValueError(f"{root} has no class with {GROUP} training images")
         return found
 
     @classmethod
@@ -152,7 +152,7 @@ class UKBench:
 
     @property
     def groups(self) -> Tensor:
-        """Which group each image belongs to, (n,)."""
+        """The group of each image, (n,)."""
         return self.photos.labels
 
     @property
@@ -163,7 +163,7 @@ class UKBench:
         """Images (b, 3, 224, 224), uint8, channels last, and groups (b,).
 
         Raises:
-            BadImage: if one cannot be read; the message names it.
+            BadImage: if an image cannot be read; the message names it.
         """
         if self.view != "mixed":
             return self.photos.with_view(self.view).batch(indices)
@@ -178,20 +178,20 @@ class UKBench:
         return replace(self, view=view)
 
     def first(self, groups: int) -> UKBench:
-        """The first groups; what is drawn for their images stays what it was."""
+        """The first groups, with the same parameters."""
         if not 1 <= groups <= len(self) // GROUP:
-            raise ValueError(f"groups ({groups}) must be from 1 to {len(self) // GROUP}, which there are")
+            raise ValueError(f"groups ({groups}) must be from 1 to {len(self) // GROUP}, the number in the folder")
         return replace(self, photos=self.photos.first(GROUP * groups))
 
     def remarks(self) -> list[str]:
-        """A line about each group that is left out, and one about foreign files."""
+        """A line about each group that is left out, and one about other files."""
         lines = [f"left out: {reason}" for reason in self.incomplete]
         if self.foreign:
             shown = ", ".join(self.foreign[:5]) + (", ..." if len(self.foreign) > 5 else "")
-            lines.append(f"no images of UK-Bench, left out: {len(self.foreign)} files ({shown})")
+            lines.append(f"not of UK-Bench, left out: {len(self.foreign)} files ({shown})")
         return lines
 
 
 def _printable(name: str) -> str:
-    """A file name that any terminal can show."""
+    """A file name as text that any terminal can show."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -129,7 +129,7 @@ def preprocess(content: bytes, *, name: str, size: int = 224, short: int = 256) 
     """Decode an image file and show it in the view `Ori`: (3, size, size), uint8.
 
     Raises:
-        BadImage: if it cannot be decoded; the message names it.
+        BadImage: if it cannot be read; the message names it.
     """
     return centre_crop(decode(content, name=name), pose=UPRIGHT, size=size, short=short).permute(2, 0, 1)
 

@@ -10,6 +10,8 @@ import numpy as np
 from PIL import Image
 
 from patchreorder.laboratory.rows import Result, append
+from patchreorder.report.folder import load
+from patchreorder.report.tables import Table
 
 MODELS = {
     "fcn": ("FCN", 2.1, 2.9),
@@ -50,6 +52,37 @@ def result(**changes: Any) -> Result:
     } | changes
     values.setdefault("value", 100 * len(values["errors"]) / values["n"])
     return Result(**values)
+
+
+def seeds(row: str, *errors: list[int], **changes: Any) -> list[Result]:
+    """Rows of one model with seeds 0, 1, ..., each with its own errors."""
+    return [result(row=row, seed=seed, errors=wrong, **changes) for seed, wrong in enumerate(errors)]
+
+
+def scored(row: str, scores: list[int], *, together: int = 4, **changes: Any) -> Result:
+    """A row with a score for every image, of groups of so many images."""
+    values = {"metric": "NS-score", "n": len(scores), "value": sum(scores) / len(scores), "steps": 0}
+    return result(**{**values, "row": row, "details": {"scores": scores, "together": together}} | changes)
+
+
+def scores(folder: Path, **changes: Any) -> Path:
+    """A folder of two models with scores: ten of twenty groups of four are better for PR-CNN by one."""
+    about = facts(
+        metric="NS-score",
+        better="higher",
+        compare=[["pr_cnn", "cnn"]],
+        paper={"cnn": {"R": 3.381}},
+        rows_of={"short": ["cnn", "pr_cnn", "si_cnn"]},
+    )
+    low, high = [3] * 80, [4, 3, 3, 3] * 10 + [3] * 40
+    return write(folder, [scored("cnn", low), scored("pr_cnn", high)], about | changes)
+
+
+def only_table(folder: Path, split: str = "") -> Table:
+    """The table of a folder that holds one, or one of a split."""
+    tables = [table for recipe in load(folder) for table in recipe.tables]
+    (table,) = (table for table in tables if not split or table.split == split)
+    return table
 
 
 def facts(**changes: Any) -> dict[str, Any]:

@@ -1,16 +1,13 @@
-"""Table 3: rows that can be compared, fully connected layers of trained networks, and reports of scores."""
+"""Table 3: rows that can be compared, fully connected layers of trained networks."""
 
 import dataclasses
 import json
-import re
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 from patchreorder import files, recipes
 from patchreorder.__main__ import main
@@ -20,18 +17,14 @@ from patchreorder.data.ukbench import UKBench
 from patchreorder.engine import checkpoint, memory
 from patchreorder.engine.distributed import World
 from patchreorder.laboratory import recipe as spec
-from patchreorder.laboratory import retrieval, rows
+from patchreorder.laboratory import retrieval
 from patchreorder.laboratory.recipe import Means
 from patchreorder.laboratory.rows import read as read_rows
 from patchreorder.metrics.retrieval import ns_score
 from patchreorder.models import alexnet, create_model
-from patchreorder.report import comparison, markdown, page, terminal
-from patchreorder.report.folder import load
-from patchreorder.report.text import MINUS
 from patchreorder.search.describe import describe, fingerprint, for_inference
 from patchreorder.search.descriptors import DESCRIPTORS, Descriptor, backbone_of, create_descriptor
 from tests.oracle import normalise
-from tests.report_rows import facts, result, write
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -403,142 +396,6 @@ def test_the_command_measures_a_trained_layer(photos, tmp_path, monkeypatch, cap
     shown = capsys.readouterr().out
     assert f"{row.value:.3f} (1)" in shown
     assert "3.381" not in shown  # the paper's, of ten times as many groups
-
-
-# ---- comparisons of scores -------------------------------------------------------------------------
-
-
-def scored(row: str, scores: list[int], *, together: int = 4, **changes) -> rows.Result:
-    details = {"scores": scores, "together": together}
-    values = {
-        "recipe": "table1",
-        "metric": "NS-score",
-        "n": len(scores),
-        "value": sum(scores) / len(scores),
-        "steps": 0,
-    }
-    return result(**{**values, "row": row, "details": details} | changes)
-
-
-def random_scores(seed: int, groups: int = 60) -> list[int]:
-    random = np.random.default_rng(seed)
-    return np.clip(4 - random.poisson(0.3, (groups, 1)) - random.poisson(0.15, (groups, 4)), 1, 4).ravel().tolist()
-
-
-def test_the_interval_is_that_of_drawing_groups_one_by_one():
-    a, b = random_scores(1), random_scores(2)
-    found = comparison.paired_bootstrap([scored("a", a)], [scored("b", b)])
-    assert found.mean == pytest.approx(np.mean(a) - np.mean(b))
-    assert (found.n, found.seeds, found.scores, found.together, found.digits) == (240, (0,), True, 4, 3)
-    random = np.random.default_rng(3)
-    by_group = (np.array(a) - np.array(b)).reshape(60, 4).mean(1)
-    drawn = by_group[random.integers(60, size=(20_000, 60))].mean(1)
-    assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.01)
-    alone = comparison.paired_bootstrap([scored("a", a, together=1)], [scored("b", b, together=1)])
-    assert alone.high - alone.low < 0.8 * (found.high - found.low)  # as if the four of a group were strangers
-
-
-def test_verdicts_on_scores():
-    """Twenty groups of which ten are better by one image each."""
-    low, high = [3] * 80, [4, 3, 3, 3] * 10 + [3] * 40
-    found = comparison.compare([scored("a", high)], [scored("b", low)])
-    assert found.verdict == "higher score"
-    assert found.difference.mean == pytest.approx(10 / 80)
-    assert found.together == comparison.McNemar(0, 10, 2 / 2**10)
-    assert found.tests == {0: found.together}
-    other = comparison.compare([scored("b", low)], [scored("a", high)])
-    assert other.verdict == "lower score"
-    assert (other.difference.low, other.difference.high) == pytest.approx(
-        (-found.difference.high, -found.difference.low)
-    )
-    all_better = comparison.compare([scored("a", [4] * 80)], [scored("b", low)])
-    assert all_better.difference[:3] == (1, 1, 1)  # however often groups are drawn
-    same = comparison.compare([scored("a", low)], [scored("b", low)])
-    assert same.verdict == "no difference shown"
-    assert same.difference[:3] == (0, 0, 0)
-
-
-GOOD = scored("b", [4] * 8)
-
-
-@pytest.mark.parametrize(
-    ("a", "why"),
-    [
-        (scored("a", [4] * 12), r"tested on different numbers of images \(8, 12\)"),
-        (scored("a", [4] * 8, value=3.9), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, details={}), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, details={"scores": [4] * 7}), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, details={"scores": 4}), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, details={"scores": ["4"] * 8}), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, together=3), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, together=-4), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, together=2), "scores of images that belong together in different ways"),
-        (scored("a", [4] * 8, seed=1), "no seed that both were trained with"),
-    ],
-)
-def test_scores_that_cannot_be_paired_say_why(a, why):
-    with pytest.raises(ValueError, match=why):
-        comparison.compare([a], [GOOD])
-    if a.seed == 0:
-        with pytest.raises(ValueError, match=why):
-            comparison.compare([GOOD], [a])
-
-
-def test_a_report_of_scores(tmp_path):
-    about = facts(
-        metric="NS-score",
-        better="higher",
-        compare=[["pr_cnn", "cnn"]],
-        paper={"cnn": {"R": 3.381}},
-        rows_of={"short": ["cnn", "pr_cnn", "si_cnn"]},
-    )
-    low, high = [3] * 80, [4, 3, 3, 3] * 10 + [3] * 40
-    folder = write(
-        tmp_path,
-        [scored("cnn", low, details={"scores": low, "together": 4, "batch": 9}), scored("pr_cnn", high)],
-        about,
-    )
-    (recipe,) = load(folder)
-    (table,) = recipe.tables
-    assert [row.name for row in table.rows] == ["cnn", "pr_cnn", "si_cnn"]  # of the setting, measured or not
-    assert [row for row in table.remarks() if row.startswith("Missing")] == ["Missing: SI-CNN; CNN on T; PR-CNN on T."]
-    console = Console(file=StringIO(), width=200)
-    terminal.show(load(folder), console)
-    text = " ".join(console.file.getvalue().split())
-    for part in (
-        f"3.000 (1) 3.381 {MINUS}0.381",
-        "* 3.125 (1)",
-        "first has score 95 % interval",
-        "higher score +0.125",
-        "0 : 10 p = 0.002",
-        "Cost of computing, nothing was trained",
-    ):
-        assert part in text, part
-    written = markdown.render([recipe])
-    assert "higher score. +0.125 in score (95 % interval, drawing groups of 4 images again, +0." in written
-    assert "Lower for PR-CNN : for CNN: 0 : 10, p = 0.002 (seed 0)." in written
-    html = " ".join(re.sub(r"<[^>]*>", " ", page.render([recipe])).split())
-    for part in (
-        "positive means that the first has the higher score",
-        "+0.125",
-        "lower for first : for second, sign test",
-    ):
-        assert part in html, part
-    assert "3.000 to 3.381" in html
-    assert "| model | R | paper | gap | T |" in written  # nothing of the paper where it has nothing
-    folder = write(tmp_path, [scored("cnn", low)], {**about, "unlike_paper": ["short"]})
-    (recipe,) = load(folder)
-    assert "3.381" not in markdown.render([recipe])
-    assert "McNemar" not in html
-
-
-def test_a_report_of_errors_stays_what_it_was(tmp_path):
-    rows = [result(errors=[1, 2]), result(row="pr_cnn", errors=[2])]
-    (recipe,) = load(write(tmp_path, rows, facts()))
-    html = " ".join(re.sub(r"<[^>]*>", " ", page.render([recipe])).split())
-    assert "negative means that the first makes fewer errors" in html
-    assert "wrong only by first : only by second, McNemar" in html
-    assert f"{MINUS}0.10 points of error" in markdown.render([recipe])
 
 
 def test_the_facts_name_the_rows_of_settings():

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from patchreorder.report.plots import need_matplotlib
+from patchreorder.report.drawing import need_matplotlib
 
 
 def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:

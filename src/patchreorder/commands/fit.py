@@ -46,7 +46,7 @@ def fit(
         workers: processes that decode photographs; by default all cores.
     """
     console = Console(highlight=False)
-    page.need_jinja()
+    page.need_packages()
     if threads < 0:
         raise ValueError(f"threads ({threads}) must be 0 (all cores) or more")
     if workers is not None and workers < 0:

@@ -84,7 +84,7 @@ def measure(
         workers: for decoding images; as many as cores by default.
     """
     console = Console(highlight=False)
-    page.need_jinja()
+    page.need_packages()
     kinds, along = _listed("transforms", transforms, TRANSFORMS), _listed("axes", axes, AXES)
     wanted = MEASURES if measures is None else _listed("measures", measures, MEASURES)
     for name, value in (("count", count), ("threads", threads), ("workers", workers or 0)):

@@ -24,7 +24,7 @@ def report(folder: Positional[Path], *, out: Path | None = None, markdown: bool 
     if markdown:
         print(render_markdown(load(folder)), end="")
         return
-    page.need_jinja()
+    page.need_packages()
     recipes = load(folder)
     console = Console(highlight=False)
     if not quiet:

@@ -127,7 +127,11 @@ def run(
         return
     there = load(out)
     show(there, console)
-    drawn = figures.write([recipe for recipe in there if recipe.name == chosen.name], out)
+    try:
+        drawn = figures.write([recipe for recipe in there if recipe.name == chosen.name], out)
+    except ImportError as error:  # the rows are measured: the figure can wait
+        drawn = []
+        screen.say(f"No figure: {error}")
     if meaning := chosen.settings[setting].meaning:
         screen.say(f"What it means: {meaning}")
     screen.say(

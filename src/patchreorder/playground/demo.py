@@ -17,7 +17,10 @@ import numpy as np
 import torch
 
 from patchreorder.operator.functional import patch_reorder
-from patchreorder.report import plots
+from patchreorder.report.curves import Line
+from patchreorder.report.drawing import STYLES
+from patchreorder.report.line_chart import LineChart, Panel, Series
+from patchreorder.report.operator_figures import InputMaps, draw_before_after, draw_levels
 
 from .scene import SIZE, Scene, draw_key, draw_leaf
 
@@ -39,7 +42,7 @@ class Demo(NamedTuple):
     distances: Numbers
     similarities: Numbers
     nearer: dict[str, int]  # by setting: of 2 * KEYS copies, how many are nearer to their key than the leaf
-    curves: list[plots.Curves]
+    curves: list[Panel]
 
 
 def measure(seed: int) -> Demo:
@@ -57,7 +60,13 @@ def write(demo: Demo, folder: Path) -> None:
     """Write the figures and the numbers."""
     _plot_scene(demo, [folder / "before_after.png", folder / "before_after.svg"])
     _plot_levels([folder / "levels.png"])
-    plots.curves([folder / "limits.png"], demo.curves, "distance to the maps of the key", "the leaf, for comparison")
+    LineChart(
+        panels=demo.curves,
+        x="",
+        y="distance to the maps of the key",
+        alt="Distances to the maps of the key as it rotates and shifts",
+        level="the leaf, for comparison",
+    ).save([folder / "limits.png"])
     numbers: dict[str, Any] = {
         "seed": demo.seed,
         "rotation": demo.scene.rotation,
@@ -70,9 +79,9 @@ def write(demo: Demo, folder: Path) -> None:
             f"{angle}°": spot_distance(demo.scene.teeth, rotation=angle) for angle in (45, 90)
         },
     }
-    for curve in demo.curves:
-        lines = {label: line.round(3).tolist() for label, line in curve.lines.items()}
-        numbers[curve.title] = {"by": curve.x.tolist(), **lines}
+    for panel in demo.curves:
+        lines = {series.title: np.round(series.line.mean, 3).tolist() for series in panel.series}
+        numbers[panel.x] = {"by": panel.series[0].line.x, **lines}
     text = ",\n  ".join(f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in numbers.items())
     (folder / "demo.json").write_text("{\n  " + text + "\n}\n", encoding="utf-8")
 
@@ -173,17 +182,20 @@ def compare(scene: Scene, number: Callable[[np.ndarray, np.ndarray], float]) -> 
     }
 
 
-def sweep(teeth: np.ndarray) -> list[plots.Curves]:
+def sweep(teeth: np.ndarray) -> list[Panel]:
     """Return the distances as the key rotates and as it shifts, with those of the leaf for comparison."""
     key, leaf = feature_maps(draw_key(teeth)), feature_maps(draw_leaf())
 
     def to(maps: np.ndarray, setting: Mapping[str, Any]) -> float:
         return distance(reorder(key, setting), reorder(maps, setting))
 
-    def curves(title: str, x: np.ndarray, draw: Callable[[float], np.ndarray]) -> plots.Curves:
-        copies = [feature_maps(draw(value)) for value in x]
-        lines = {label: np.array([to(copy, s) for copy in copies]) for label, s in SETTINGS.items()}
-        return plots.Curves(title, x, lines, {label: to(leaf, s) for label, s in SETTINGS.items()})
+    def curves(title: str, x: np.ndarray, draw: Callable[[float], np.ndarray]) -> Panel:
+        copies = {value: feature_maps(draw(value)) for value in x.tolist()}
+        series = [
+            Series(label, Line.of({value: [to(copy, s)] for value, copy in copies.items()}), style, to(leaf, s))
+            for style, (label, s) in zip(STYLES, SETTINGS.items(), strict=False)
+        ]
+        return Panel("", series, title)
 
     return [
         curves("key rotated by (degrees)", np.arange(0, 181, 5), lambda angle: draw_key(teeth, rotation=angle)),
@@ -206,14 +218,14 @@ def _plot_scene(demo: Demo, files: list[Path]) -> None:
         maps = feature_maps(image)
         shown = [reorder(maps, setting)[0] for setting in SETTINGS.values()]
         notes = [f"{numbers[name]:.2f}" if name in numbers else "" for numbers in demo.distances.values()]
-        rows.append(plots.Row(name.replace(" ", "\n", 1), image, shown, notes))
+        rows.append(InputMaps(name.replace(" ", "\n", 1), image, shown, notes))
     titles = ["image", "a feature map", f"patches sorted\n{COARSE}", f"pixels sorted\n{PIXELS}"]
     caption = (
         f"Numbers: distance |a - b| / |a| to the first row, mean over {len(filter_bank())} filters. "
         "One filter is shown, darker is stronger.\n"
         "The leaf is the control: the copies of the key should come nearer to the key than it does."
     )
-    plots.before_after(files, rows, titles, list(OUTLINES.values()), caption)
+    draw_before_after(files, rows, titles, list(OUTLINES.values()), caption)
 
 
 def _plot_levels(files: list[Path]) -> None:
@@ -221,4 +233,4 @@ def _plot_levels(files: list[Path]) -> None:
     first, order = patch_reorder(x, grid=2, return_order=True)
     second = patch_reorder(x, grid=2, levels=2)
     energies = (EXAMPLE**2).reshape(2, 2, 2, 2).sum((1, 3))
-    plots.levels(files, [EXAMPLE, first[0].numpy(), second[0].numpy()], energies, order.numpy())
+    draw_levels(files, [EXAMPLE, first[0].numpy(), second[0].numpy()], energies, order.numpy())

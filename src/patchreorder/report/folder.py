@@ -124,12 +124,6 @@ def _rows(file: Path, recipe: str) -> tuple[list[Result], list[str]]:
     return own, problems
 
 
-def points(curve: Any) -> dict[float, float]:
-    """The y of every x of a curve, without pairs that are none; what is next to nothing is nothing."""
-    pairs = (pair for pair in _list(curve) if isinstance(pair, list) and len(pair) == 2 and all(map(is_number, pair)))
-    return {float(x): float(y) if abs(y) > 1e-100 else 0.0 for x, y in pairs}
-
-
 def _text(value: Any) -> str:
     return value.strip() if isinstance(value, str) else ""
 

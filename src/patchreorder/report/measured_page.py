@@ -3,61 +3,30 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from patchreorder.files import write_whole
 from patchreorder.untrusted import clean
 
-from . import charts, measured, page, text
-from .charts import Axis, Line, Tick
+from . import measured, page, text
+from .curves import Line
+from .drawing import STYLES, Drawing
+from .line_chart import LineChart, Panel, Series
+from .mark_chart import MarkChart, MarkPanel, Marks
 from .measured import AS_IT_IS, Document, Sweep
 from .page import Tile
-
-WIDTH, HEIGHT = 320, 200  # of a chart, in units of the SVG: about pixels
-LEFT, RIGHT, TOP, BOTTOM = 36, 312, 8, 176  # where its lines are drawn
-BAR = 130  # the longest bar
-LOOKS = ("own", "second")  # how the first and the second network are drawn
+from .table_charts import Numbers
 
 
-class Drawn(NamedTuple):
-    """A network's line in a chart."""
+class LayerMeasure(NamedTuple):
+    """One measure of the layers of all networks."""
 
     title: str
-    look: str
-    line: str
-    band: str
-    dots: Sequence[tuple[float, float]]
-
-
-class Chart(NamedTuple):
-    """One sweep for all networks."""
-
-    title: str
-    x: str
-    x_ticks: Sequence[Tick]
-    y_ticks: Sequence[Tick]
-    lines: Sequence[Drawn]
-    heads: Sequence[str]
-    numbers: Sequence[tuple[str, Sequence[str]]]
-    alt: str
-
-
-class Bar(NamedTuple):
-    """A network's value of a layer; without a width the value is not known."""
-
-    look: str
-    text: str
-    width: float | None
-
-
-class Bars(NamedTuple):
-    """One number of all layers, drawn on one scale."""
-
-    title: str
-    scale: str
-    cells: dict[str, Sequence[Bar]]  # by layer, a bar for each network
+    ceiling: float
+    digits: int
+    values: Mapping[str, Mapping[str, float]]  # by network and layer
 
 
 class Shown(NamedTuple):
@@ -75,20 +44,22 @@ def write(document: Document, file: Path) -> None:
 def render(document: Document) -> str:
     """The page; the same document makes the same page. Names of files, classes and networks may be anybody's."""
     names = [model.name for model in document.models]
+    measures = _layer_measures(document)
     return page.rendered(
         "measured.html.j2",
         title=f"How invariant is {clean(' or '.join(names))}?",
         document=document,
         sentences=[clean(sentence) for sentence in measured.summary(document)],
         rates=_rates(document),
-        charts_of=_charts(document),
-        layers=_layer_names(document),
-        bars=_bars(document),
+        sweeps=_sweeps(document),
+        sweep_numbers=[_numbers(document, sweep) for sweep in measured.sweeps(document)],
+        layers=_layers(document, measures),
+        layer_heads=[f"{measure.title}{_of(document, name)}" for measure in measures for name in names],
+        layer_values=_layer_values(document, measures),
         orders=_orders(document),
         pairs=measured.pairs(document),
         unstable=[(name, _unstable(document, name)) for name in names],
-        looks=list(zip(names, LOOKS, strict=False)),
-        size=(WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM, BAR),
+        names=[clean(name) for name in names],
         clean=clean,
     )
 
@@ -113,41 +84,35 @@ def _with_band(document: Document, model: str) -> str:
     return f"{text.number(rate.value, 1)} ({text.number(rate.low, 1)} to {text.number(rate.high, 1)})"
 
 
-def _charts(document: Document) -> list[Chart]:
-    """All on one scale, so that what breaks a network is seen at once."""
-    sweeps = measured.sweeps(document)
-    rates = [document.rate(model.name, pose) for model in document.models for s in sweeps for _, pose in s.points]
-    highest = max((rate.high for rate in rates), default=0.0)
-    return [_chart(document, sweep, Axis([0, max(5.0, highest)], BOTTOM, TOP)) for sweep in sweeps]
+def _sweeps(document: Document) -> Drawing | None:
+    """The rates along all sweeps, on one scale."""
+    panels = [
+        Panel(
+            sweep.title,
+            [
+                Series(clean(model.name), _line(document, model.name, sweep), style)
+                for model, style in zip(document.models, STYLES[1:], strict=False)
+            ],
+            sweep.x,
+        )
+        for sweep in measured.sweeps(document)
+    ]
+    y = f"{document.counted}, %"
+    band = "95 % (Wilson), each for its point alone"
+    alt = f"{y}: {', '.join(panel.title.lower() for panel in panels)}; the numbers are in the tables below"
+    return LineChart(panels=panels, x="", y=y, alt=alt, include=[0, 5], band=band).draw() if panels else None
 
 
-def _chart(document: Document, sweep: Sweep, y_axis: Axis) -> Chart:
-    xs = [value for value, _ in sweep.points]
-    lines = {}
-    for model in document.models:
-        rates = [document.rate(model.name, pose) for _, pose in sweep.points]
-        value, low, high = ([rate[part] for rate in rates] for part in range(3))
-        lines[model.name] = Line(xs, value, low, high, seeds=1)
-    x_axis = Axis(xs, LEFT, RIGHT, degrees=sweep.title == "Rotated")
-    drawn = []
-    for (name, line), look in zip(lines.items(), LOOKS, strict=False):
-        own = charts.places(line.x, line.mean, x_axis, y_axis)
-        drawn.append(Drawn(name, look, charts.path(own), charts.band(line, x_axis, y_axis), own))
-    marks = (0, xs.index(0.0), -1)
-    told = "; ".join(
-        f"{name}: " + ", ".join(f"{charts.short(line.mean[mark])} at {charts.short(xs[mark])}" for mark in marks)
-        for name, line in lines.items()
-    )
-    return Chart(
-        title=sweep.title,
-        x=sweep.x,
-        x_ticks=x_axis.ticks,
-        y_ticks=y_axis.ticks,
-        lines=drawn,
-        heads=[charts.short(x) for x in xs],
-        numbers=[(name, [text.number(value, 1) for value in line.mean]) for name, line in lines.items()],
-        alt=clean(f"{document.counted}, % by {sweep.x}. {told}"),
-    )
+def _line(document: Document, model: str, sweep: Sweep) -> Line:
+    rates = [document.rate(model, pose) for _, pose in sweep.points]
+    values, low, high = ([rate[part] for rate in rates] for part in range(3))
+    return Line([x for x, _ in sweep.points], values, low, high)
+
+
+def _numbers(document: Document, sweep: Sweep) -> Numbers:
+    lines = [(clean(model.name), _line(document, model.name, sweep)) for model in document.models]
+    rows = [(name, [text.number(value, 1) for value in line.mean]) for name, line in lines]
+    return Numbers(f"{sweep.title}: {sweep.x}", [text.short(x) for x, _ in sweep.points], rows)
 
 
 def _layer_names(document: Document) -> list[str]:
@@ -164,37 +129,46 @@ def _layer_names(document: Document) -> list[str]:
     return names
 
 
-def _bars(document: Document) -> list[Bars]:
+def _layer_measures(document: Document) -> list[LayerMeasure]:
     models = [model.name for model in document.models]
     found = []
     for extreme in measured.extremes(document):
-        values = {model: measured.similarities(document, model, extreme.poses) for model in models}
-        if any(values.values()):
-            found.append(_drawn_bars(document, f"cosine, {extreme.words}", values, 1.0, 2))
+        cosines = {model: measured.similarities(document, model, extreme.poses) for model in models}
+        found.append(LayerMeasure(f"cosine, {extreme.words}", 1.0, 2, cosines))
     for transform in document.transforms:
         scores = {model: document.find(model, "invariance", transform=transform) for model in models}
+        ceiling = max((one.details.get("ceiling", 0.0) for own in scores.values() for one in own), default=0.0)
         values = {
             model: {one.layer: one.value for one in own if one.value is not None} for model, own in scores.items()
         }
-        if any(values.values()):
-            ceiling = max(one.details.get("ceiling", 0.0) for own in scores.values() for one in own)
-            found.append(_drawn_bars(document, f"invariance score, {transform}", values, ceiling, 1))
-    return found
+        found.append(LayerMeasure(clean(f"invariance score, {transform}"), ceiling, 1, values))
+    return [measure for measure in found if any(measure.values.values())]
 
 
-def _drawn_bars(document: Document, title: str, values: dict[str, dict[str, float]], most: float, digits: int) -> Bars:
-    looks = dict(zip((model.name for model in document.models), LOOKS, strict=False))
-    cells: dict[str, Sequence[Bar]] = {}
-    for layer in _layer_names(document):
-        cells[layer] = [
-            Bar(looks[model], text.number(own.get(layer), digits), _width(own.get(layer), most))
-            for model, own in values.items()
+def _layers(document: Document, measures: Sequence[LayerMeasure]) -> Drawing | None:
+    """The measures of all layers, a panel for each measure, from 0 to the highest possible value."""
+    layers = _layer_names(document)
+    panels = []
+    for measure in measures:
+        marks = [
+            Marks(clean(model), style, [(layers.index(layer), value) for layer, value in own.items()])
+            for (model, own), style in zip(measure.values.items(), STYLES[1:], strict=False)
         ]
-    return Bars(title, f"0 to {text.number(most, 0 if most > 10 else 1)}", cells)
+        panels.append(MarkPanel(measure.title, marks, include=[0, measure.ceiling]))
+    alt = "The measures of the layers; the numbers are in the table"
+    return MarkChart(panels=panels, rows=[clean(name) for name in layers], x="", alt=alt).draw() if panels else None
 
 
-def _width(value: float | None, most: float) -> float | None:
-    return None if value is None else round(BAR * min(1.0, max(0.0, value / most)), 1)
+def _layer_values(document: Document, measures: Sequence[LayerMeasure]) -> list[tuple[str, list[str]]]:
+    """The table of layers: a column for each measure and network."""
+    return [
+        (clean(layer), [text.number(own.get(layer), m.digits) for m in measures for own in m.values.values()])
+        for layer in _layer_names(document)
+    ]
+
+
+def _of(document: Document, model: str) -> str:
+    return f", {clean(model)}" if len(document.models) > 1 else ""
 
 
 def _orders(document: Document) -> list[list[str]]:

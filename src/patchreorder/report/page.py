@@ -1,4 +1,4 @@
-"""Everything about the recipes of a folder as one HTML file that asks nothing of any network."""
+"""The results of recipes as one HTML file that loads nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from patchreorder import __version__
 from patchreorder.files import write_whole
 from patchreorder.laboratory.rows import Result
 
-from . import charts, figures, text
+from . import text
+from .drawing import need_matplotlib
+from .figures import draw_figure
+from .table_charts import curve_charts, pairs_chart, values_chart
 from .tables import RecipeResults, Table, TableCell
-from .tiles import tiles
+from .tiles import BadStrip, read_tiles, tile_uri
 
 SHOWN = 10  # tiles of a cell: one line on a wide screen
 
@@ -23,7 +26,7 @@ class Tile(NamedTuple):
 
 
 class Mistakes(NamedTuple):
-    """Images that one model, trained with one seed, gets wrong, or why there are none to see."""
+    """Images that a model, trained with one seed, classifies wrongly, or the reason why none are shown."""
 
     title: str
     seed: int
@@ -41,8 +44,9 @@ class Origin(NamedTuple):
     rows: int
 
 
-def need_jinja() -> None:
-    """Raise an ImportError that says what to install, before anything is read."""
+def need_packages() -> None:
+    """Raise an ImportError that names the extra to install, before anything is computed for a page."""
+    need_matplotlib()
     try:
         import jinja2  # noqa: F401
     except ImportError as error:
@@ -66,35 +70,33 @@ def render(recipes: Sequence[RecipeResults]) -> str:
 
 def rendered(template: str, **values: Any) -> str:
     """A page of a template beside this file; every text in the values is escaped."""
-    need_jinja()
+    need_packages()
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True,  # rows are other people's text
+        autoescape=True,  # anybody may have written the rows
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"text": text, "charts": charts}
+    environment.globals |= {"text": text}
     return environment.get_template(template).render(version=__version__, **values)
 
 
 def _section(table: Table) -> dict[str, Any]:
-    columns = table.columns
-    entries = {column.name: {row.name: table.cell(row, column) for row in table.rows} for column in columns}
     return {
         "table": table,
-        "strips": {column: charts.strips(cells) for column, cells in entries.items()},
-        "intervals": charts.intervals(table),
-        "drawings": figures.drawings(table),
-        "figures": charts.figures(table),
-        "mistakes": [(column, mistakes(table, column.name)) for column in columns],
+        "figure": draw_figure(table),
+        "values_chart": values_chart(table),
+        "pairs_chart": pairs_chart(table),
+        "curves": curve_charts(table),
+        "mistakes": [(column, mistakes(table, column.name)) for column in table.columns],
     }
 
 
 def origins(recipe: RecipeResults) -> list[Origin]:
-    """The distinct places that the rows come from, in the order of the rows."""
+    """The distinct origins of the rows, in the order of the rows."""
     groups: dict[tuple[str, str, str], list[Result]] = {}
     for result in recipe.results:
         versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
@@ -108,31 +110,29 @@ def origins(recipe: RecipeResults) -> list[Origin]:
 
 
 def mistakes(table: Table, column: str) -> list[Mistakes]:
-    """For each model of a column the mistakes of its first seed that kept some; [] if no model has any."""
-    found = []
-    for row in table.rows:
-        entry = table.cells[row.name, column]
-        if entry.results:
-            found.append(_mistakes(row.title, entry, table.recipe.folder / "pictures"))
+    """For each model of a column, mistakes of the first seed that saved some; [] if no model has any."""
+    cells = [(row.title, table.cells[row.name, column]) for row in table.rows]
+    folder = table.recipe.folder / "pictures"
+    found = [_mistakes(title, cell, folder) for title, cell in cells if cell.results]
     return found if any(cell.tiles for cell in found) else []
 
 
-def _mistakes(title: str, entry: TableCell, folder: Path) -> Mistakes:
-    kept = [result for result in entry.results if isinstance(result.details.get("mistakes"), list)]
-    if not kept:
-        return Mistakes(title, entry.results[0].seed, [], "no pictures kept")
-    result = kept[0]
-    told = [_told(mistake) for mistake in result.details["mistakes"]]
+def _mistakes(title: str, cell: TableCell, folder: Path) -> Mistakes:
+    saved = [result for result in cell.results if isinstance(result.details.get("mistakes"), list)]
+    if not saved:
+        return Mistakes(title, cell.results[0].seed, [], "no images saved")
+    result = saved[0]
     try:
-        images = tiles(folder / f"{result.cell.folder}.png", SHOWN)
+        images = read_tiles(folder / f"{result.cell.folder}.png", SHOWN)
     except FileNotFoundError:
-        return Mistakes(title, result.seed, [], "the picture is missing")
-    except (OSError, ValueError, SyntaxError, Warning) as error:  # Pillow raises all of these for bad files
-        return Mistakes(title, result.seed, [], f"the picture cannot be read ({type(error).__name__})")
-    return Mistakes(title, result.seed, [Tile(*pair) for pair in zip(images, told, strict=False)])
+        return Mistakes(title, result.seed, [], "the file of images is missing")
+    except BadStrip as error:
+        return Mistakes(title, result.seed, [], str(error))
+    shown = zip(images, result.details["mistakes"], strict=False)
+    return Mistakes(title, result.seed, [Tile(tile_uri(image), _caption(mistake)) for image, mistake in shown])
 
 
-def _told(mistake: Any) -> str:
+def _caption(mistake: Any) -> str:
     values = mistake if isinstance(mistake, dict) else {}
     label, answer, index = (values.get(name, "?") for name in ("label", "answer", "index"))
-    return f"label {label}, said {answer}, image {index}"
+    return f"label {label}, predicted {answer}, image {index}"

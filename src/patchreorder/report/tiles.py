@@ -1,4 +1,4 @@
-"""Strips of square pictures that a recipe has written, as single pictures for a page."""
+"""Strips of square images that a recipe has saved as PNG."""
 
 from __future__ import annotations
 
@@ -7,23 +7,41 @@ import io
 import warnings
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 LARGEST = 512  # pixels of a tile a side
 
 
-def tiles(file: Path, most: int) -> list[str]:
-    """The first square tiles of a strip as data URIs, encoded anew: nothing else of the file gets through."""
-    found = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(file, formats=["PNG"]) as strip:
-            side = strip.height
-            if side > LARGEST or strip.width > 100 * LARGEST:
-                raise ValueError(f"{file.name} is too large ({strip.width}x{strip.height})")
-            image = strip.convert("L" if strip.mode in ("1", "L") else "RGB")
-    for place in range(min(most, image.width // side)):
-        content = io.BytesIO()
-        image.crop((place * side, 0, (place + 1) * side, side)).save(content, "PNG", optimize=True)
-        found.append("data:image/png;base64," + base64.b64encode(content.getvalue()).decode())
-    return found
+class BadStrip(ValueError):
+    """A file is no strip of tiles."""
+
+
+def read_tiles(file: Path, most: int) -> np.ndarray:
+    """The first square tiles of a strip, (tiles, side, side, 3), 0 to 255.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        BadStrip: it cannot be read, or is too large.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file, formats=["PNG"]) as strip:
+                side = strip.height
+                if side > LARGEST or strip.width > 100 * LARGEST:
+                    raise BadStrip(f"{file.name} is too large ({strip.width}x{strip.height})")
+                pixels = np.asarray(strip.convert("RGB"))
+    except (FileNotFoundError, BadStrip):
+        raise
+    except (OSError, ValueError, SyntaxError, Warning) as error:  # Pillow raises all of these for bad files
+        raise BadStrip(f"{file.name} cannot be read ({type(error).__name__})") from error
+    count = min(most, pixels.shape[1] // side)
+    return pixels[:, : count * side].reshape(side, count, side, 3).swapaxes(0, 1)
+
+
+def tile_uri(tile: np.ndarray) -> str:
+    """A tile as a data URI, encoded anew: nothing else of its file gets through."""
+    content = io.BytesIO()
+    Image.fromarray(tile).save(content, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()

@@ -1,0 +1,146 @@
+"""Panels of lines over x."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .axes import ends, set_ticks, set_y
+from .curves import Line
+from .drawing import GREY, INK, LETTER, MARGIN, WIDTH, Drawing, Style, Words, add_axes, finish, frame, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ACROSS = 3  # panels side by side
+NO_WORDS = Words()
+TALL = 2.15  # height of the axes, in inches
+MARKED = 40  # the most points of a line with marks
+DOTTED: dict[str, Any] = {"color": INK, "linestyle": ":", "linewidth": 1}
+
+
+class Series(NamedTuple):
+    """One line, and perhaps a level to compare it with."""
+
+    title: str
+    line: Line
+    style: Style
+    level: float | None = None
+
+    @property
+    def has_band(self) -> bool:
+        return list(self.line.low) != list(self.line.high)
+
+    @property
+    def span(self) -> list[float]:
+        return [*self.line.low, *self.line.mean, *self.line.high, *([] if self.level is None else [self.level])]
+
+
+class Panel(NamedTuple):
+    """Lines on one pair of axes."""
+
+    title: str
+    series: Sequence[Series]
+    x: str = ""  # the title of its x axis, if panels have different ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineChart:
+    """Panels of lines.
+
+    Args:
+        panels: at least one.
+        x, y: titles of the axes.
+        alt: the chart in words.
+        ticks: names for 0, 1, ... along x.
+        scale: of y: "linear", "log" or "root".
+        shared: whether all panels have the same y axis.
+        include: values that the y axes must show.
+        diagonal: what the line y = x is; "" draws none.
+        band: what the bands show.
+        level: what the levels are.
+        words: above and below the panels.
+    """
+
+    panels: Sequence[Panel]
+    x: str
+    y: str
+    alt: str
+    ticks: Sequence[str] = ()
+    scale: str = "linear"
+    shared: bool = True
+    include: Sequence[float] = ()
+    diagonal: str = ""
+    band: str = "smallest to largest seed"
+    level: str = ""
+    words: Words = NO_WORDS
+
+    @property
+    def series(self) -> list[Series]:
+        return [one for panel in self.panels for one in panel.series]
+
+    def draw(self) -> Drawing:
+        """The chart as SVG."""
+        with self._figure() as figure:
+            return finish(figure, self.alt)
+
+    def save(self, files: Sequence[Path]) -> None:
+        """Write the chart to .svg and .png files."""
+        with self._figure() as figure:
+            save(figure, files, self.alt)
+
+    @contextmanager
+    def _figure(self) -> Iterator[Figure]:
+        across = min(ACROSS, len(self.panels))
+        wide = (WIDTH - 2 * MARGIN) / across
+        slanted = max(map(len, self.ticks), default=0) * LETTER > (wide - 0.75) / max(1, len(self.ticks))
+        step = TALL + (1.1 if slanted else 0.8)
+        marked = all(len(one.line.x) <= MARKED for one in self.series)
+        with frame(self.words, self._keys(marked), step * math.ceil(len(self.panels) / across)) as (figure, top):
+            for index, panel in enumerate(self.panels):
+                left, upper = MARGIN + wide * (index % across), top + step * (index // across)
+                axes = add_axes(figure, left + 0.6, upper + 0.3, wide - 0.75, TALL)
+                axes.set_title(panel.title)
+                axes.set_ylabel("" if index % across else self.y)
+                self._set_axes(axes, panel, slanted)
+                for one in panel.series:
+                    _draw(axes, one, marked)
+            yield figure
+
+    def _keys(self, marked: bool) -> dict[str, dict[str, Any]]:
+        """The legend: a key for each line, and for what else is drawn."""
+        keys = {one.title: one.style.line() | (one.style.mark() if marked else {}) for one in self.series}
+        if any(one.has_band for one in self.series):
+            keys[f"band: {self.band}"] = {"color": GREY, "alpha": 0.3, "linewidth": 7}
+        return keys | {what: DOTTED for what in (self.diagonal, self.level) if what}
+
+    def _set_axes(self, axes: Axes, panel: Panel, slanted: bool) -> None:
+        xs = [x for one in (panel.series if panel.x else self.series) for x in one.line.x]
+        title = panel.x or self.x
+        axes.set_xlabel(title)
+        if self.ticks:
+            axes.set_xlim(-0.5, len(self.ticks) - 0.5)
+            turned: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
+            axes.set_xticks(range(len(self.ticks)), self.ticks, **turned)
+        else:
+            axes.set_xlim(*ends(xs))
+            set_ticks(axes.xaxis, degrees="degree" in title.lower() or "°" in title)
+        ys = [*self.include, *(y for one in (self.series if self.shared else panel.series) for y in one.span)]
+        set_y(axes, ys + (xs if self.diagonal else []), self.scale)
+        axes.grid(axis="y")
+        if self.diagonal:
+            axes.plot(axes.get_xlim(), axes.get_xlim(), **DOTTED)
+
+
+def _draw(axes: Axes, one: Series, marked: bool) -> None:
+    if one.has_band:
+        axes.fill_between(one.line.x, one.line.low, one.line.high, color=one.style.colour, alpha=0.18, linewidth=0)
+    # The ends of the axes do not cut marks in half.
+    axes.plot(one.line.x, one.line.mean, clip_on=not marked, **one.style.line(), **(one.style.mark() if marked else {}))
+    if one.level is not None:
+        axes.axhline(one.level, color=one.style.colour, linewidth=1, linestyle=":")

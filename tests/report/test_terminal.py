@@ -1,0 +1,39 @@
+"""Tables on the terminal."""
+
+import re
+
+from patchreorder.report.text import MINUS, NONE
+from tests.report_rows import facts, scores, seeds, write
+
+
+def test_the_terminal_shows_the_table(folder, shown):
+    printed = shown(folder)
+    line = next(line for line in printed.splitlines() if line.split()[:1] == ["SI-CNN"])
+    assert re.search(rf"1\.\d\d ± 0\.\d\d \(3\) +0\.90 +\+0\.\d\d +missing +{NONE} +{NONE}", line)
+    assert "* 0.97" in printed
+    assert "SI-CNN on R: shorter: 5 epochs." in printed
+    assert "Missing: SI-CNN on T." in printed
+    assert "PR-CNN against CNN, R" in printed
+
+
+def test_few_pairs_without_rows_are_listed_and_many_are_counted(tmp_path, shown):
+    rows = seeds("pr_cnn", [1], steps=10) + seeds("cnn", [2], steps=20)
+    few = facts(compare=[["pr_cnn", "cnn"], ["pr_cnn", "st_cnn"]])
+    assert shown(write(tmp_path / "few", rows, few)).count("not compared") == 3
+    many = facts(compare=[["pr_cnn", "cnn"], ["pr_cnn", "st_cnn"], ["st_cnn", "cnn"]])
+    printed = shown(write(tmp_path / "many", rows, many))
+    assert "5 comparisons are left out: a row is missing." in printed
+    assert "not compared" not in printed
+
+
+def test_scores_on_the_terminal(tmp_path, shown):
+    printed = " ".join(shown(scores(tmp_path)).split())
+    for part in (
+        f"3.000 (1) 3.381 {MINUS}0.381",
+        "* 3.125 (1)",
+        "first has score 95 % interval",
+        "higher score +0.125",
+        "0 : 10 p = 0.002",
+        "Cost of computing, nothing was trained",
+    ):
+        assert part in printed, part

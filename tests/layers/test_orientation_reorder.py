@@ -290,7 +290,7 @@ def test_features_that_do_not_fit():
         reorder_orientations(torch.rand(1, 6, 3, 3))
     with pytest.raises(ValueError, match=r"\(1, 2, 8, 3, 3\)"):
         reorder_orientations(torch.rand(1, 2, 8, 3, 3))
-    with pytest.raises(ValueError, match="3x4 cannot turn"):
+    with pytest.raises(ValueError, match="3x4 cannot be rotated"):
         reorder_orientations(torch.rand(1, 8, 3, 4))
     with pytest.raises(ValueError, match="0x0"):
         reorder_orientations(torch.rand(1, 8, 0, 0))

@@ -2,7 +2,6 @@
 
 import copy
 import io
-import math
 import pickle
 
 import hypothesis.strategies as st
@@ -27,8 +26,7 @@ OPTIONS = [
     {"weights": -1},
     {"weights": -0.5, "mean": True},
     {"keep": 4, "mean": True},
-    {"focus": True},
-    {"quantiles": 3, "weights": -1, "focus": True},
+    {"quantiles": 3, "weights": -1},
     {"quantiles": 4, "centre": True},
 ]
 nan, inf = float("nan"), float("inf")
@@ -56,13 +54,6 @@ def oracle(values: list[float], *, keep=None, quantiles=None, weights=None, mean
     return [sum(weighted) / sum(by_rank)] if mean else weighted
 
 
-def focused(image: list[list[float]]) -> list[list[float]]:
-    """The definition of focus for the values of one image, channel by channel."""
-    norms = [math.hypot(*place) for place in zip(*image, strict=True)]
-    parts = [math.sqrt(norm / max(norms)) if max(norms) else 1 for norm in norms]
-    return [[value * part for value, part in zip(channel, parts, strict=True)] for channel in image]
-
-
 @st.composite
 def cases(draw):
     h, w = draw(st.integers(1, 18)), draw(st.integers(1, 18))
@@ -78,7 +69,6 @@ def cases(draw):
             "weights": draw(st.sampled_from([None, -0.5, -1.0, 0.3])),
             "mean": draw(st.booleans()),
         },
-        "focus": draw(st.booleans()),
     }
 
 
@@ -94,9 +84,8 @@ def test_every_form_is_the_oracle_and_forgets_positions(case, use_form):
         "few": lambda s: torch.randint(-2, 3, s) * 1.0,
     }[case["values"]](case["shape"])
     x = x.contiguous(memory_format=torch.channels_last if case["last"] else torch.contiguous_format)
-    images, options = x.flatten(2).tolist(), case["options"] | {"focus": case["focus"]}
-    images = [focused(image) for image in images] if case["focus"] else images
-    expected = [oracle(values, **case["options"]) for image in images for values in image]
+    options = case["options"]
+    expected = [oracle(values, **options) for image in x.flatten(2).tolist() for values in image]
     shuffled = x.flatten(2)[:, :, torch.randperm(x.shape[2] * x.shape[3])].reshape(x.shape)
     for name in ("torch", RUNNABLE[-1]):
         use_form(name)
@@ -148,48 +137,6 @@ def test_it_holds_the_pool_of_retrieval(either):
     x = torch.randn(2, 8, 13, 13).relu()
     chain = nn.Sequential(nn.AvgPool2d(3, 2), PatchReorder(grid="pixels"), Pool(weight_by_rank), nn.Flatten())
     assert torch.equal(ranked_pool(x, smooth=3, stride=2, weights=-0.5).flatten(1), chain(x))
-
-
-def test_focus_counts_places_by_their_norm(either):
-    x = torch.tensor([[[[3.0, 0.0, 30.0, 0.0]], [[4.0, 0.0, -40.0, 0.5]]]])  # norms 5, 0, 50, 0.5
-    expected = torch.tensor([[[30, 3 * 0.1**0.5, 0, 0], [4 * 0.1**0.5, 0.05, 0, -40]]])
-    torch.testing.assert_close(ranked_pool(x, focus=True), expected)
-    torch.testing.assert_close(ranked_pool(8 * x, focus=True), 8 * expected)  # no unit
-    assert torch.equal(ranked_pool(x.roll(1, 3), focus=True), ranked_pool(x, focus=True))
-    apart = torch.stack([x[:, 0].roll(1, 2), x[:, 1]], 1)  # channels by themselves: other places, other norms
-    assert not torch.allclose(ranked_pool(apart, focus=True), ranked_pool(x, focus=True))
-    assert torch.equal(ranked_pool(torch.zeros(1, 2, 3, 3), focus=True), torch.zeros(1, 2, 9))
-    even = torch.randn(2, 1, 5, 5).sign()  # all places alike
-    assert torch.equal(ranked_pool(even, focus=True), ranked_pool(even))
-    half = torch.rand(1, 64, 4, 4).half() * 60000  # its squares are beyond float16
-    assert ranked_pool(half, focus=True).isfinite().all()
-
-
-def test_focus_of_many_channels_is_the_same_in_any_layout_and_order(either):
-    """Energies are rounded; what is added in another order would be rounded otherwise."""
-    x = torch.randn(3, 100, 7, 7)
-    z = ranked_pool(x, focus=True)
-    assert torch.equal(ranked_pool(x.contiguous(memory_format=torch.channels_last), focus=True), z)
-    assert torch.equal(ranked_pool(x.flatten(2)[:, :, torch.randperm(49)].view_as(x), focus=True), z)
-
-
-def test_focus_comes_after_smoothing(either):
-    x = torch.randn(2, 3, 9, 9)
-    windows = F.avg_pool2d(x, 3, 2)
-    assert torch.equal(ranked_pool(x, smooth=3, stride=2, focus=True), ranked_pool(windows, focus=True))
-
-
-def test_focus_leaves_what_is_not_finite_where_it_is(either):
-    x = torch.tensor([[[[nan, inf, 4.0, 1.0]], [[1.0, 2.0, 0.0, 0.0]]]])
-    assert same(ranked_pool(x, focus=True), torch.tensor([[[nan, inf, 4.0, 0.5], [2.0, 1.0, 0.0, 0.0]]]))
-
-
-def test_focus_has_a_gradient_where_nothing_is_seen(either):
-    x = torch.zeros(2, 3, 4, 4)
-    x[0, :, 1, 1] = 2.0
-    x.requires_grad_()
-    ranked_pool(x, focus=True, quantiles=2).sum().backward()
-    assert x.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -266,9 +213,7 @@ def test_nan_goes_first_and_stays_in_its_share(either):
         assert ranked_pool(x, quantiles=4)[0, 0, 0] == inf
 
 
-@pytest.mark.parametrize(
-    "options", [*OPTIONS, {"smooth": 2, "keep": 3}, {"smooth": 2, "stride": 2, "quantiles": 3, "focus": True}]
-)
+@pytest.mark.parametrize("options", [*OPTIONS, {"smooth": 2, "keep": 3}, {"smooth": 2, "stride": 2, "quantiles": 3}])
 @pytest.mark.parametrize("sign", [0.0, 0.5])
 def test_gradcheck(either, options, sign):
     # No two values, and no two windows, are near each other.
@@ -309,7 +254,7 @@ class Small(nn.Module):
 
 def test_compiles_as_one_graph(either):
     inputs = torch.randn(4, 3, 8, 8), torch.randn(5, 3, 8, 8)
-    assert_compiles_alike(Small(6, quantiles=6, weights=-0.5, focus=True), inputs, backend="aot_eager")
+    assert_compiles_alike(Small(6, quantiles=6, weights=-0.5), inputs, backend="aot_eager")
 
 
 @pytest.mark.slow
@@ -319,7 +264,7 @@ def test_inductor(either, options):
 
 
 def test_exports_with_any_batch_and_size():
-    model = Small(5, quantiles=5, weights=-0.5, smooth=2, focus=True).eval()
+    model = Small(5, quantiles=5, weights=-0.5, smooth=2).eval()
     dims = {0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=8, max=99), 3: torch.export.Dim("w", min=8, max=99)}
     program = torch.export.export(model, (torch.rand(2, 3, 9, 8),), dynamic_shapes=(dims,))
     for shape in ((5, 3, 9, 8), (1, 3, 30, 12)):
@@ -331,7 +276,6 @@ def test_exports_with_any_batch_and_size():
     "options",
     [
         {"quantiles": 5, "weights": -0.5},
-        {"quantiles": 5, "weights": -0.5, "focus": True},
         pytest.param({"keep": 5}, marks=pytest.mark.slow),
         pytest.param({"keep": 1}, marks=pytest.mark.slow),
         pytest.param({"smooth": 3, "stride": 2}, marks=pytest.mark.slow),
@@ -361,10 +305,10 @@ def test_autocast_meta_and_symbolic_traces():
 
 
 def test_module_copies_pickles_and_prints():
-    layer, x = RankedPool(quantiles=7, smooth=2, weights=-0.5, focus=True), torch.rand(1, 2, 5, 4)
+    layer, x = RankedPool(quantiles=7, smooth=2, weights=-0.5), torch.rand(1, 2, 5, 4)
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(other(x), layer(x))
-        assert repr(other) == "RankedPool(quantiles=7, smooth=2, weights=-0.5, focus=True)"
+        assert repr(other) == "RankedPool(quantiles=7, smooth=2, weights=-0.5)"
     assert layer.state_dict() == {}
     assert repr(RankedPool()) == "RankedPool()"
 
@@ -383,7 +327,7 @@ def test_module_copies_pickles_and_prints():
         ({"weights": "0.5"}, TypeError, r"weights \('0.5'\)"),
         ({"weights": inf}, ValueError, r"weights \(inf\)"),
         ({"mean": 1}, TypeError, r"mean \(1\)"),
-        ({"focus": 0.5}, TypeError, r"focus \(0.5\)"),
+        ({"centre": 0.5}, TypeError, r"centre \(0.5\)"),
         ({"centre": "yes"}, TypeError, r"centre \('yes'\)"),
     ],
 )

@@ -120,43 +120,6 @@ def test_the_centroid_is_a_constant_to_the_gradient():
     torch.testing.assert_close((given.grad * other).sum(), (weights * both[:, 1:]).sum() * 1e13)
 
 
-def test_jitter_zoom_and_bend_sway_in_training_only():
-    x = blob().expand(200, 1, -1, -1)
-    still = unroll(x)
-    for layer in (Unroll(jitter=1.5), Unroll(zoom=0.2), Unroll(bend=2)):
-        assert torch.equal(layer.eval()(x), still)
-        torch.manual_seed(0)
-        moved = layer.train()(x)
-        assert not torch.equal(moved[0], moved[1])
-        torch.manual_seed(0)
-        assert torch.equal(torch.fx.symbolic_trace(layer)(x), moved)
-    torch.manual_seed(0)
-    radii = torch.arange(17.0) + 0.5
-    profile = Unroll(zoom=0.2).train()(x)[:, 0, :, 0]  # the spot to the right, 7 pixels out
-    mean = (profile * radii).sum(1) / profile.sum(1)
-    assert 7 / 1.23 < mean.min() < 6.1
-    assert 8.1 < mean.max() < 7 * 1.23
-    profile = Unroll(jitter=1.5).train()(x)[:, 0, :, 0]
-    mean = (profile * radii).sum(1) / profile.sum(1)
-    assert 5.3 < mean.min() < 6
-    assert 8 < mean.max() < 8.8
-
-
-def test_bending_moves_what_is_read_smoothly_and_by_no_more_than_it_says():
-    torch.manual_seed(0)
-    # Images that say where one is: the column from the middle, and the row.
-    place = torch.arange(33.0) - 16
-    x = torch.stack([place.expand(33, 33), place.unsqueeze(1).expand(33, 33)]).expand(50, -1, -1, -1)
-    layer = Unroll(radii=12, angles=24, reach=12, bend=2)
-    off = layer.train()(x) - layer.eval()(x)
-    assert 1.2 < off.abs().amax() < 2 * 1.6  # a cubic curve passes its knots by a little, twice for a surface
-    assert 0.3 < off.std() < 1.2  # of what is even from -2 to 2 the deviation is 1.15; curves between knots are lower
-    assert abs(float(off.mean())) < 0.05
-    assert off.std(0).amin() > 0.3  # every place moves, in every direction
-    apart = (off - off.roll(1, 3))[..., :4, :].abs().amax()  # neighbours in rings of less than a pixel between them
-    assert apart < 1
-
-
 def test_compiles_traces_copies_and_prints():
     layer, x = Unroll(radii=5, angles=12, about="centroid"), blob(12, angle=50).expand(2, 2, -1, -1)
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
@@ -166,8 +129,8 @@ def test_compiles_traces_copies_and_prints():
         assert repr(other) == "Unroll(radii=5, angles=12, about='centroid')"
         assert torch.equal(other(x), layer(x))
     assert layer.state_dict() == {}
-    named = create_layer("unroll:radii=22,angles=48,reach=13.5,jitter=1,zoom=0.12,bend=0.5")
-    assert repr(named) == "Unroll(radii=22, angles=48, reach=13.5, jitter=1, zoom=0.12, bend=0.5, about='middle')"
+    named = create_layer("unroll:radii=22,angles=48,reach=13.5")
+    assert repr(named) == "Unroll(radii=22, angles=48, reach=13.5)"
 
 
 @pytest.mark.parametrize("about", ["middle", "centroid"])
@@ -184,18 +147,13 @@ def test_bad_arguments_are_named():
         ("reach", math.inf, ValueError),
         ("reach", math.nan, ValueError),
         ("reach", "all", TypeError),
-        ("jitter", -1, ValueError),
-        ("jitter", True, TypeError),
-        ("zoom", 1.5, ValueError),
-        ("bend", -1, ValueError),
         ("about", "corner", ValueError),
         ("energy", "max", ValueError),
     ):
         with pytest.raises(error, match=rf"{name} \('?{value}'?\)"):
             Unroll(**{name: value})
-        if name not in ("jitter", "zoom", "bend"):
-            with pytest.raises(error, match=rf"{name} \('?{value}'?\)"):
-                unroll(torch.ones(1, 1, 4, 4), **{name: value})
+        with pytest.raises(error, match=rf"{name} \('?{value}'?\)"):
+            unroll(torch.ones(1, 1, 4, 4), **{name: value})
     with pytest.raises(ValueError, match="no pixels to unroll: its maps are 0x2"):
         unroll(torch.ones(1, 1, 0, 2))
     with pytest.raises(TypeError, match="int64"):

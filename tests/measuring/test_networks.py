@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from patchreorder import ShiftAlign
-from patchreorder.layers.registry import FAMILY
+from patchreorder.layers.layer import Layer
 from patchreorder.measuring.networks import common_side, distinct_names, open_network
 from patchreorder.models import create_model, saved
 
@@ -64,7 +64,7 @@ def test_inserted_layers(module, tmp_path):
     assert opened.name == "pr_cnn (align at input)"
     assert isinstance(opened.network.reorder, ShiftAlign)
     opened = open_network(f"{module}:build", layer="ranked:smooth=2,stride=2", place="0")
-    assert [type(layer).__name__ for layer in opened.network.modules() if isinstance(layer, FAMILY)] == ["RankedPool"]
+    assert [type(layer).__name__ for layer in opened.network.modules() if isinstance(layer, Layer)] == ["RankedPool"]
     with pytest.raises(ValueError, match=r"layer, place \(align, input\) of pr_cnn needs --weights FILE, trained with"):
         open_network("pr_cnn", layer="align", place="input")
     with pytest.raises(ValueError, match=r"layer \(align\) and place \(None\): .* both are needed"):

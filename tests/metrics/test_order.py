@@ -114,7 +114,7 @@ def test_nan_and_inf_have_no_margin():
 
 def test_of_a_layer():
     layer = PatchReorder(grid=3, energy="l1", per_channel=False, descending=False)
-    assert OrderStability.of(layer).settings == (3, 1, "l1", False, False)
+    assert OrderStability.of(layer).settings == layer.options
 
 
 def test_errors():

@@ -64,9 +64,7 @@ def test_parameters_are_nearly_as_many_as_the_cnn_has(dataset):
     for name in ("si_cnn", "pr_cnn", "pr_cnn_fine", "cnn_blur"):
         assert counts[name] == counts["cnn"]
     for name, count in counts.items():
-        most = {"st_cnn_affine": 0.1, "st_cnn": 0.1, "c4_cnn": 0.07, "c8_cnn": 0.08, "unrolled_cnn": 0.07}.get(
-            name, 0.02
-        )
+        most = {"st_cnn_affine": 0.1, "st_cnn": 0.1, "c4_cnn": 0.07, "unrolled_cnn": 0.07}.get(name, 0.02)
         assert abs(count / counts["cnn"] - 1) < most, f"{name}: {count}"
 
 
@@ -272,7 +270,7 @@ def test_behind_a_cut_input_the_network_is_made_for_what_is_left():
     ).shape == (1, 10)
     for layer, place, why in (
         ("align:size=20", "input", "leaves 20x20 pixels, the CNN needs 21x21"),
-        ("align:size=50", "input", r"size \(50\) is more than the maps have, 42x42"),
+        ("align:size=50", "input", r"size \(50\) is more than the 42x42 pixels of the maps"),
         ("align:size=5", "relu", "leaves maps of 5x5 at relu, and what follows is made for 11x11: leave size out"),
     ):
         with pytest.raises(ValueError, match=why):

@@ -281,7 +281,7 @@ def test_module_copies_and_pickles():
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert repr(other) == repr(layer)
         assert torch.equal(other(x), layer(x))
-    assert repr(layer) == "PatchReorder(grid='pixels', levels=1, energy='l1', per_channel=False, descending=False)"
+    assert repr(layer) == "PatchReorder(grid='pixels', energy='l1', per_channel=False, descending=False)"
     assert layer.state_dict() == {}
     assert torch.equal(functional_call(layer, {}, (x,)), layer(x))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from patchreorder import create_model, patch_reorder
-from patchreorder.operator.functional import Settings
+from patchreorder.operator.functional import PatchReorderOptions
 from patchreorder.playground.digits import samples
 from patchreorder.playground.layer_view import CHANNELS
 from patchreorder.playground.networks import pose_digit
@@ -15,7 +15,7 @@ from .images import from_base64
 
 
 def test_the_view_is_what_the_operator_does(models):
-    digit, pose, settings = samples()[2], DigitPose(0, 3, -4), Settings(grid=2, levels=2)
+    digit, pose, settings = samples()[2], DigitPose(0, 3, -4), PatchReorderOptions(grid=2, levels=2)
     view = models.answer(digit, pose, "mnist-t", settings)["layer"]
     model = create_model("pr_cnn", dataset="mnist-t", pretrained=True).eval()
     with torch.inference_mode():
@@ -40,7 +40,7 @@ def test_the_view_is_what_the_operator_does(models):
 
 
 def test_joint_ranking_has_one_order_for_all_maps(models):
-    view = models.answer(samples()[2], DigitPose(20), "mnist-r", Settings(per_channel=False))["layer"]
+    view = models.answer(samples()[2], DigitPose(20), "mnist-r", PatchReorderOptions(per_channel=False))["layer"]
     assert [len(view[name]) for name in ("order", "energy")] == [1, 1]
     energies = [view["energy"][0][source] for source in view["order"][0]]
     assert energies == sorted(energies, reverse=True)

@@ -10,7 +10,7 @@ import torch
 
 from patchreorder import create_model
 from patchreorder.data import transforms
-from patchreorder.operator.functional import Settings
+from patchreorder.operator.functional import PatchReorderOptions
 from patchreorder.playground.digits import samples
 from patchreorder.playground.networks import NETWORKS, pose_digit
 from patchreorder.playground.pool import Abandoned
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("dataset", ["mnist-r", "mnist-t"])
 def test_every_network_recognises_every_sample(models, dataset):
     for sample in samples():
-        answer = models.answer(sample, DigitPose(), dataset, Settings())
+        answer = models.answer(sample, DigitPose(), dataset, PatchReorderOptions())
         for name, probabilities in answer["probabilities"].items():
             assert np.argmax(probabilities) == sample.label, name
             assert sum(probabilities) == pytest.approx(1, abs=1e-3)
@@ -43,7 +43,7 @@ def test_poses_are_those_of_the_data_sets():
 @pytest.mark.parametrize("dataset", ["mnist-r", "mnist-t"])
 def test_probabilities_are_those_of_the_models(models, dataset):
     digit, pose = samples()[7], DigitPose(33, -2, 3)
-    answer = models.answer(digit, pose, dataset, Settings(grid="pixels"))
+    answer = models.answer(digit, pose, dataset, PatchReorderOptions(grid="pixels"))
     image = pose_digit(digit, [pose], dataset)
     assert np.abs(from_base64(answer["image"]).astype(float) - 255 * image.flatten().numpy()).max() <= 1
     assert answer["side"] == image.shape[2]
@@ -55,7 +55,7 @@ def test_probabilities_are_those_of_the_models(models, dataset):
 
 def test_the_settings_of_the_page_do_not_change_the_network(models):
     answers = [
-        models.answer(samples()[2], DigitPose(50), "mnist-r", Settings(*chosen))["probabilities"]
+        models.answer(samples()[2], DigitPose(50), "mnist-r", PatchReorderOptions(*chosen))["probabilities"]
         for chosen in ((2,), ("pixels",), (4, 1, "l1", False))
     ]
     assert answers[0] == answers[1] == answers[2]
@@ -72,7 +72,7 @@ def test_rings_and_maps_of_shifts_agree_with_single_poses(models, kind):
         poses = [DigitPose(60, down, right) for down in shifts for right in shifts]
     assert len(poses) == {"ring": 72, "shifts": 225}[kind]
     for number in range(0, len(poses), len(poses) // 12):
-        single = models.answer(digit, poses[number], dataset, Settings())["probabilities"]
+        single = models.answer(digit, poses[number], dataset, PatchReorderOptions())["probabilities"]
         for name, predictions in found["predictions"].items():
             assert predictions["labels"][number] == np.argmax(single[name])
             assert predictions["probabilities"][number] == pytest.approx(max(single[name]), abs=2e-3)
@@ -93,9 +93,9 @@ def test_a_job_can_be_abandoned_between_batches(models):
 
 def test_the_numbers_in_the_documentation_are_those_of_the_page(models):
     rows = {
-        "shifted by 5 and -4, 2x2 patches (T)": (DigitPose(0, -4, 5), "mnist-t", Settings(2)),
-        "the same, pixels (T)": (DigitPose(0, -4, 5), "mnist-t", Settings("pixels")),
-        "turned by 60 degrees, pixels (R)": (DigitPose(60), "mnist-r", Settings("pixels")),
+        "shifted by 5 and -4, 2x2 patches (T)": (DigitPose(0, -4, 5), "mnist-t", PatchReorderOptions(2)),
+        "the same, pixels (T)": (DigitPose(0, -4, 5), "mnist-t", PatchReorderOptions("pixels")),
+        "turned by 60 degrees, pixels (R)": (DigitPose(60), "mnist-r", PatchReorderOptions("pixels")),
     }
     text = (ROOT / "docs" / "playground.md").read_text(encoding="utf-8")
     measured = json.loads((ROOT / "results" / "benchmark_playground.json").read_text())

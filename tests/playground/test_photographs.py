@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from patchreorder import create_model
 from patchreorder.data.poses import UPRIGHT, Pose
-from patchreorder.operator.functional import Settings
+from patchreorder.operator.functional import PatchReorderOptions
 from patchreorder.playground.app import create_app
 from patchreorder.playground.photographs import MAX_SCANS, SHORT, Photographs, UnsupportedFormat, open_photo
 
@@ -37,7 +37,7 @@ def test_a_photograph_is_uploaded_and_posed(client, kind):
 def test_feature_maps_are_alexnets(weights):
     photos = Photographs(weights=weights)
     name = photos.add(encode(pattern(256, 256)))
-    view = photos.look(name, Pose(90), Settings(grid="pixels"))["layer"]
+    view = photos.look(name, Pose(90), PatchReorderOptions(grid="pixels"))["layer"]
     model = create_model("alexnet", variant="torchvision", width=1, classes=1).eval()
     model.load_state_dict(load_file(weights), strict=False)
     whole = torch.from_numpy(np.array(pattern(256, 256))).permute(2, 0, 1).float().div(255)
@@ -86,9 +86,9 @@ def test_large_photographs_are_scaled_down():
 def test_the_oldest_photographs_are_dropped(weights):
     photos = Photographs(weights=weights, cached=2)
     names = [photos.add(encode(pattern(300 + number))) for number in range(3)]
-    assert photos.look(names[2], UPRIGHT, Settings())["image"]
+    assert photos.look(names[2], UPRIGHT, PatchReorderOptions())["image"]
     with pytest.raises(KeyError):
-        photos.look(names[0], UPRIGHT, Settings())
+        photos.look(names[0], UPRIGHT, PatchReorderOptions())
 
 
 def test_an_unknown_photograph_must_be_sent_again(client):

@@ -277,7 +277,7 @@ def test_settings_are_chosen_on_views_of_one_photograph(tmp_path):
     plan = retrieval.Viewed(photographs=3, generated=True)
     setting = dataclasses.replace(TABLE3.settings["views"], plan=lambda row, column: plan)
     recipe = dataclasses.replace(TABLE3, settings={"views": setting})
-    cell = {"rows": ["alexnet_focus"], "columns": ["T"], "setting": "views"}
+    cell = {"rows": ["alexnet_shares8"], "columns": ["T"], "setting": "views"}
     spec.run(recipe, out=tmp_path / "out", data=data, split="validation", **cell)
     (row,) = read_rows(tmp_path / "out" / "table3.jsonl").results
     assert (row.n, row.details["groups"], row.details["dimensions"]) == (24, 6, 8 * 256)

@@ -216,7 +216,7 @@ def test_a_layer_with_state_only_adds_keys_and_moves_with_the_model() -> None:
 @pytest.mark.parametrize("name", ["", *NAMES])
 def test_print_shows_the_layer(name: str) -> None:
     model = insert_after(Net(), name, PatchReorder("pixels", energy="l1"))
-    assert repr(model).count("PatchReorder(grid='pixels', levels=1, energy='l1'") == 1
+    assert repr(model).count("PatchReorder(grid='pixels', energy='l1'") == 1
 
 
 def everything(module: nn.Module) -> dict[str, object]:

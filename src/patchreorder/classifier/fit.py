@@ -12,7 +12,7 @@ from patchreorder.laboratory import photographs
 from patchreorder.laboratory.classification import changed
 from patchreorder.laboratory.photographs import CURVES, Plan, identify, measure_frozen
 from patchreorder.laboratory.recipe import Job, Recipe, Row, Setting
-from patchreorder.layers.registry import MEMBERS, read_layer
+from patchreorder.layers.registry import LAYER_TYPES, read_layer
 from patchreorder.models import saved
 from patchreorder.models.alexnet import BEHIND, PLACES, POOLED, convolutions
 from patchreorder.models.placing import place_layer
@@ -36,7 +36,7 @@ def reordering(text: str) -> dict[str, Any]:
     if place not in PLACES and not joined:
         raise ValueError(f"reorder ({text!r}) must begin with one of {', '.join(PLACES)}, such as pool5:grid=pixels")
     first = layer.partition(":")[0]
-    if "=" in first or first in ("", *MEMBERS["reorder"].options):
+    if "=" in first or first in ("", *LAYER_TYPES["reorder"].options_type.kinds):
         layer = f"reorder:{layer}"
     try:
         name, options = read_layer(layer)

@@ -44,11 +44,20 @@ def rotate(images: Tensor, *, degrees: Tensor) -> Tensor:
     return warp(images, degrees=degrees, scale=torch.ones_like(degrees), shift=still, size=size)
 
 
-def warp(images: Tensor, *, degrees: Tensor, scale: Tensor, shift: Tensor, size: tuple[int, int]) -> Tensor:
+def warp(
+    images: Tensor,
+    *,
+    degrees: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    size: tuple[int, int],
+    bend: Tensor | None = None,
+) -> Tensor:
     """Rotate and scale every image about its centre, then shift that centre from the centre of the canvas.
 
     Shape:
         images: (b, c, h, w), floating point; degrees, scale: (b,); shift: (b, 2), pixels down and right.
+        bend: (b, 2, *size), how many pixels of the image farther down and right each pixel is read.
         Returns (b, c, *size).
     """
     (height, width), (rows, columns) = images.shape[2:], size
@@ -66,6 +75,9 @@ def warp(images: Tensor, *, degrees: Tensor, scale: Tensor, shift: Tensor, size:
         dim=1,
     )  # b 2 3
     grid = F.affine_grid(theta, [len(images), images.shape[1], rows, columns], align_corners=False)
+    if bend is not None:
+        below, beside = bend.to(images.dtype).unbind(1)
+        grid = grid + torch.stack([beside * (2 / width), below * (2 / height)], dim=3)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 

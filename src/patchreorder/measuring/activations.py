@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from patchreorder.layers.layer import Layer
 from patchreorder.layers.patch_reorder import PatchReorder
-from patchreorder.layers.registry import FAMILY
 
 MAX_LAYERS = 12  # recorded by default; reordering layers and their inputs come on top
 BEFORE = "before "  # followed by the name of a reordering layer: the input of that layer
@@ -106,7 +106,7 @@ def record_activations(model: nn.Module, images: Tensor, layers: Sequence[str] |
         for name, layer, _, overwritten, _ in calls.values():
             if name in chosen:
                 handles.append(layer.register_forward_hook(save_output(name, copy=overwritten)))
-            if isinstance(layer, FAMILY):
+            if isinstance(layer, Layer):
                 handles.append(layer.register_forward_pre_hook(save_input(name)))
         yield Recorder(chosen, reorders, run)
     finally:
@@ -138,7 +138,7 @@ def default_layers(calls: Sequence[LayerCall]) -> list[str]:
             ends.append(call.name)
     chosen = set(evenly_spaced(ends))
     for call in calls:
-        if isinstance(call.layer, FAMILY):
+        if isinstance(call.layer, Layer):
             chosen |= {call.name, BEFORE + call.name}
     return _in_call_order(calls, chosen)
 
@@ -215,7 +215,7 @@ def _check_names(model: nn.Module, calls: Mapping[str, LayerCall], layers: Seque
             known = own and own in dict(model.named_modules())
             why = "is not called in the forward pass" if known else "is not a layer of the network"
             raise ValueError(f"layer ({name!r}) {why}: choose from {', '.join(calls) or 'none'}")
-        if own != name and not isinstance(call.layer, FAMILY):
+        if own != name and not isinstance(call.layer, Layer):
             raise ValueError(f"layer ({name!r}): {BEFORE!r} is for reordering layers, {own} is not one")
         if not call.per_image:
             raise ValueError(f"layer ({name!r}) does not return a tensor with one row per image: choose another one")

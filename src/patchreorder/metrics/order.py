@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from patchreorder.layers.patch_reorder import PatchReorder
-from patchreorder.operator.functional import Energy, Grid, Settings, patch_reorder
+from patchreorder.operator.functional import Energy, Grid, PatchReorderOptions, patch_reorder
 from patchreorder.operator.torch_form import unit_energy
 
 STEPS = 1000  # bins of margins, whose centres are 0, 0.001, ..., 1
@@ -93,7 +93,7 @@ class OrderStability:
     ) -> None:
         if not all(0 <= q <= 1 for q in quantiles):
             raise ValueError(f"quantiles ({list(quantiles)}) must be from 0 to 1")
-        self.settings = Settings(grid, levels, energy, per_channel, descending).check()
+        self.settings = PatchReorderOptions(grid, levels, energy, per_channel, descending)
         self.quantiles = tuple(quantiles)
         self.maps = self.changed = self.empty = self.undefined = 0
         self._size: tuple[int, int] | None = None
@@ -102,13 +102,7 @@ class OrderStability:
     @classmethod
     def of(cls, layer: PatchReorder) -> OrderStability:
         """For a layer's own settings; give `update` what the layer is given."""
-        return cls(
-            grid=layer.grid,
-            levels=layer.levels,
-            energy=layer.energy,
-            per_channel=layer.per_channel,
-            descending=layer.descending,
-        )
+        return cls(**layer.options.arguments())
 
     @torch.no_grad()
     def update(self, original: Tensor, copies: Tensor) -> None:
@@ -148,7 +142,7 @@ class OrderStability:
         return [_Level(k, (grid**k, grid**k), (grid, grid)) for k in range(1, self.settings.levels + 1)]
 
     def _rank(self, maps: Tensor) -> Ranked:
-        _, order = patch_reorder(maps, return_order=True, **self.settings._asdict())
+        _, order = patch_reorder(maps, return_order=True, **self.settings.arguments())
         energy = unit_energy(maps, order.shape[2], order.shape[3], self.settings.energy)
         return Ranked(order.long(), energy if self.settings.per_channel else energy.sum(1, keepdim=True))
 

@@ -21,7 +21,7 @@ def create_model(name: str, *, dataset: str | None = None, pretrained: bool = Fa
             alexnet...; cifar10 for cifar_...; without it mnist-r, imagenet or cifar10.
         pretrained: load the weights that come with the package (`patchreorder.models.shipped`).
         **options: of that network, see `patchreorder.models.mnist`, `alexnet` (such as variant, classes and width) and
-            `cifar`; pr_cnn, alexnet_pr, cifar_pr, c4_cnn and c8_cnn take `layer="ranked:quantiles=16"` and `place`.
+            `cifar`; pr_cnn, alexnet_pr, cifar_pr and c4_cnn take `layer="ranked:quantiles=16"` and `place`.
 
     Raises:
         ValueError: for an unknown name, data set or option, or if no trained weights are shipped for them.

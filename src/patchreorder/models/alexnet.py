@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from patchreorder.operator.functional import Energy, Grid, Settings
+from patchreorder.operator.functional import PatchReorderOptions
 from patchreorder.surgery.insertion import insert_after
 
 from .blur_pool import MaxBlurPool2d
@@ -233,34 +234,26 @@ def alexnet_st(**options: Any) -> AlexNet:
     return alexnet(transformed=True, **options)
 
 
-def alexnet_pr(
-    *,
-    place: str = "conv5",
-    grid: Grid = 2,
-    levels: int = 2,
-    energy: Energy = "l2",
-    per_channel: bool = True,
-    descending: bool = True,
-    layer: str | None = None,
-    **options: Any,
-) -> AlexNet:
+def alexnet_pr(*, place: str = "conv5", layer: str | None = None, **options: Any) -> AlexNet:
     """AlexNet with reordering at its fifth convolution, after its ReLU ("conv5", the paper's) or its pool ("pool5").
 
-    Other places: after the ReLU of "conv1" to "conv4", and the "input", normalised. `layer` puts another of
+    It takes the options of `PatchReorder`, with two levels by default. Other places: after the ReLU of "conv1" to
+    "conv4", and the "input", normalised. `layer` puts another of
     the family there, by name (see `create_layer`). Where it leaves less than maps, as ranked does, it stands at conv5
     instead of the pool, and fc6 gets what it leaves. Several convolutions, as in "conv1+conv3+conv5", are pooled by it
     and joined, every one counting the same (see `Joined`).
     """
+    usual = PatchReorderOptions(levels=2)
+    given = {name: options.pop(name) for name in usual.kinds if name in options}
+    reorder = replace(usual, **given)
     if "+" in place:
-        given = Settings(grid, levels, energy, per_channel, descending)
-        if layer is None or given != Settings(levels=2):
+        if layer is None or reorder != usual:
             raise ValueError(f"place ({place!r}) joins pools: give the layer by name, as in layer='ranked:quantiles=8'")
         return _joined(place, layer, **options)
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
-    settings, usual = Settings(grid, levels, energy, per_channel, descending), Settings(levels=2)
     name, side = PLACES[place]
-    made, length, _ = chosen(layer, settings, usual, side=side, place=place, before_convolutions=place not in BEHIND)
+    made, length, _ = chosen(layer, reorder, usual, side=side, place=place, before_convolutions=place not in BEHIND)
     if place == "conv5" and length is not None:
         return alexnet(global_pool=made, inputs=LAST * length, **options)
     model = alexnet(inputs=None if length is None else LAST * length, **options)

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from patchreorder.operator.functional import Energy, Grid, Settings
+from patchreorder.operator.functional import PatchReorderOptions
 
 from .alexnet import Normalise
 from .placing import chosen
@@ -74,19 +75,16 @@ def cifar_cnn(*, filters: int | Sequence[int] = FILTERS, dropout: float = 0.0) -
 
 def cifar_pr(
     *,
-    grid: Grid = 2,
-    levels: int = 2,
-    energy: Energy = "l2",
-    per_channel: bool = True,
-    descending: bool = True,
     place: str = "conv5",
     layer: str | None = None,
     filters: int | Sequence[int] = FILTERS,
     beside: bool = False,
     dropout: float = 0.0,
+    **reorder: Any,
 ) -> nn.Module:
     """The CNN with reordering after a convolution's ReLU ("conv1" to "conv5") or after the last pool ("pool5").
 
+    `reorder` are options of `PatchReorder`, with two levels by default.
     `layer` puts another of the family there, or at the input behind the normalisation, by name (see `create_layer`).
     Where it leaves less than maps, as ranked does, it stands at conv5 instead of the pool, and the width of the
     connected layers follows; with `beside` it stands beside the pool, and fc6 gets the numbers of both. `filters` is
@@ -94,9 +92,10 @@ def cifar_pr(
     """
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
-    settings, usual = Settings(grid, levels, energy, per_channel, descending), Settings(levels=2)
+    usual = PatchReorderOptions(levels=2)
+    options = replace(usual, **reorder)
     before = place not in ("conv5", "pool5")
-    made, length, _ = chosen(layer, settings, usual, side=PLACES[place], place=place, before_convolutions=before)
+    made, length, _ = chosen(layer, options, usual, side=PLACES[place], place=place, before_convolutions=before)
     if beside and (place != "conv5" or length is None):
         raise ValueError(f"beside: layer ({layer!r}) must be ranked, and place ({place!r}) conv5")
     if place == "input":

@@ -5,13 +5,13 @@ round up as Caffe's do (42x42 ends in 6x6). Everything else is a change of it:
 
 - SI-CNN and BlurPool have exactly its parameters, PR-CNN as well: reordering has none.
 - ST-CNN adds a localisation network of about 11,000 parameters (5 %) and leaves the CNN as it is.
-- FCN, the global pools and the C4 and C8 networks are of another shape: the width of their last hidden layers is chosen
+- FCN, the global pools and the C4 network are of another shape: the width of their last hidden layers is chosen
   so that the count comes nearest to the CNN's on the same images.
 - The unrolled CNN has the same filters on rings; its classifier sees as many directions as are left (2.5 % more
   parameters on R, 6 % without the second pool).
 - Other layers of the family at a place of PR-CNN (`layer`) keep the convolutions; the classifier gets what they leave
-  of a map, so `ranked:quantiles=16` after the pool has 12,800 parameters fewer on 42x42. In the C4 and C8
-  networks the width follows.
+  of a map, so `ranked:quantiles=16` after the pool has 12,800 parameters fewer on 42x42. In the C4 network
+  the width follows.
 
 Max-pooling comes before ReLU wherever nothing stands between them: the values are the same, and it is faster.
 """
@@ -24,10 +24,12 @@ from typing import Any
 
 from torch import nn
 
+from patchreorder.data.augmentation import Augment, read_augmentation
+from patchreorder.layers.layer import Layer
 from patchreorder.layers.orientation_reorder import OrientationReorder
 from patchreorder.layers.registry import create_layer
 from patchreorder.layers.unroll import Unroll
-from patchreorder.operator.functional import Energy, Grid, Settings
+from patchreorder.operator.functional import PatchReorderOptions
 
 from .blur_pool import MaxBlurPool2d
 from .group_conv import GroupConv2d, GroupLift2d, OrientationMax
@@ -47,14 +49,26 @@ UNROLLED = "unroll:radii=22,angles=48,reach=13"
 GROUP_PLACES = ("orientation", "pool", "input")
 
 
-def create(name: str, *, dataset: str, **options: Any) -> nn.Module:
-    """One of MODELS for one of SIZES."""
+def create(name: str, *, dataset: str, augment: str | None = None, **options: Any) -> nn.Module:
+    """One of MODELS for one of SIZES.
+
+    `augment` is an augmentation such as "jitter=2,tilt=12,zoom=0.12" (see `Augmentation`) of the images that enter the
+    network, in training mode only. It comes behind a layer at the input, but before `Unroll`.
+    """
     if dataset not in SIZES:
         raise ValueError(f"dataset ({dataset!r}) must be one of {', '.join(SIZES)}")
     try:
-        return MODELS[name](SIZES[dataset], **options)
+        model = MODELS[name](SIZES[dataset], **options)
     except TypeError as error:
         raise ValueError(f"options ({options}) do not fit {name}: {error}") from error
+    return model if augment is None else _augmented(model, augment)
+
+
+def _augmented(model: nn.Module, augment: str) -> nn.Module:
+    layers = list(model.named_children())
+    enters = next(i for i, (_, layer) in enumerate(layers) if isinstance(layer, Unroll) or not isinstance(layer, Layer))
+    layers.insert(enters, ("augment", Augment(**read_augmentation(augment))))
+    return nn.Sequential(OrderedDict(layers))
 
 
 def fcn(size: int) -> nn.Module:
@@ -82,17 +96,14 @@ def cnn(size: int) -> nn.Module:
 def pr_cnn(
     size: int,
     *,
-    grid: Grid = 2,
-    levels: int = 1,
-    energy: Energy = "l2",
-    per_channel: bool = True,
-    descending: bool = True,
     place: str = "relu",
     layer: str | None = None,
     halve: bool = True,
+    **reorder: Any,
 ) -> nn.Module:
     """The CNN with reordering at its second convolution: after the convolution, its ReLU, or the pool (`place`).
 
+    `reorder` are options of `PatchReorder`.
     At "conv1" it stands after the ReLU of the first. `layer` puts another of the family there, or at the input, by name
     (see `create_layer`). Behind an input that is cut, as by `align:size=28`, the CNN is made for what is left. Where a
     layer leaves less than maps, as ranked does, the classifier gets what it leaves, and before the pool it stands
@@ -102,12 +113,11 @@ def pr_cnn(
     sides = {"conv": first - 6, "relu": first - 6, "pool": end, "input": size, "conv1": size - 8}
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
-    settings = Settings(grid, levels, energy, per_channel, descending)
     before = place in ("input", "conv1")
     made, length, left = chosen(
         layer,
-        settings,
-        Settings(),
+        PatchReorderOptions(**reorder),
+        PatchReorderOptions(),
         side=sides[place],
         place=place,
         before_convolutions=before,
@@ -182,11 +192,6 @@ def c4_cnn(size: int, *, layer: str | None = None, place: str = "orientation", f
     return _turning(size, 4, layer, place, first)
 
 
-def c8_cnn(size: int, *, layer: str | None = None, place: str = "orientation", first: str | None = None) -> nn.Module:
-    """The same with eight orientations (`orient:orientations=8`): equivariant to turns by 45 degrees up to blur."""
-    return _turning(size, 8, layer, place, first)
-
-
 def unrolled_cnn(size: int, *, layer: str | None = None, any_turn: bool = False, halve: bool = True) -> nn.Module:
     """The CNN on the unrolled image, with convolutions that wrap around, and one classifier for all turns.
 
@@ -199,7 +204,7 @@ def unrolled_cnn(size: int, *, layer: str | None = None, any_turn: bool = False,
     made = create_layer(layer)
     if not isinstance(made, Unroll):
         raise ValueError(f"layer ({layer!r}) must be unroll, such as {UNROLLED}")
-    radii, angles, _ = made.rings.for_maps(size, size)
+    radii, angles, _ = made.options.for_maps(size, size)
     rings, turns = (radii - 8 + 1) // 2 - 6, (angles + 1) // 2
     if rings < 1 or turns < 4:
         raise ValueError(f"layer ({layer!r}) leaves {radii}x{angles}, the CNN needs 21 radii and 7 angles or more")
@@ -275,7 +280,6 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
     "cnn_gmp": cnn_gmp,
     "cnn_blur": cnn_blur,
     "c4_cnn": c4_cnn,
-    "c8_cnn": c8_cnn,
     "unrolled_cnn": unrolled_cnn,
 }
 

@@ -10,7 +10,7 @@ from torch import nn
 from patchreorder.layers.orientation_reorder import OrientationReorder
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.layers.registry import create_layer
-from patchreorder.operator.functional import Settings
+from patchreorder.operator.functional import PatchReorderOptions
 
 
 class Placed(NamedTuple):
@@ -79,22 +79,22 @@ def place_layer(
 
 def chosen(
     text: str | None,
-    settings: Settings,
-    usual: Settings,
+    options: PatchReorderOptions,
+    usual: PatchReorderOptions,
     *,
     side: int,
     place: str,
     before_convolutions: bool = False,
     any_side: bool = False,
 ) -> Placed:
-    """The layer that a text names, or without one `PatchReorder` with these settings.
+    """The layer that a text names, or without one `PatchReorder` with these options.
 
     Raises:
-        ValueError: a text, and settings other than the usual ones.
+        ValueError: a text, and options other than the usual ones.
     """
     if text is None:
-        return Placed(PatchReorder(*settings), None, side)
-    if settings != usual:
-        names = ", ".join(name for name in Settings._fields if getattr(settings, name) != getattr(usual, name))
+        return Placed(PatchReorder(**options.arguments()), None, side)
+    if options != usual:
+        names = ", ".join(name for name in options.kinds if getattr(options, name) != getattr(usual, name))
         raise ValueError(f"layer ({text!r}) excludes {names}: write options behind its name, as in reorder:grid=2")
     return place_layer(text, side=side, place=place, before_convolutions=before_convolutions, any_side=any_side)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from patchreorder.layers.patch_reorder import PatchReorder
-from patchreorder.layers.registry import MEMBERS
+from patchreorder.layers.registry import LAYER_TYPES
 
 from .placing import layer_for_maps
 
@@ -118,7 +118,7 @@ def create_pool(text: str) -> nn.Module:
     """
     if text in POOLS:
         return POOLS[text]()
-    if text.partition(":")[0] not in MEMBERS:
+    if text.partition(":")[0] not in LAYER_TYPES:
         raise ValueError(f"pool ({text!r}) must be one of {', '.join(POOLS)}, or a layer such as ranked:quantiles=16")
     return flattened(layer_for_maps(text))
 

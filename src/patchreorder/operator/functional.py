@@ -6,72 +6,56 @@ Two forms with bit-identical results do the work: the native kernel (`native/`: 
 
 from __future__ import annotations
 
-import operator
-from typing import Any, Literal, NamedTuple, overload
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from .dispatch import PatchGrid, reorder, undo
+from .options import Count, Must, Options, takes_and_returns_order
 
-Grid = int | Literal["pixels"]
+Grid = Annotated[int, Must("2 or more patches a side, or 'pixels'", lambda value: value >= 2)] | Literal["pixels"]
 Energy = Literal["l1", "l2"]
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Settings(NamedTuple):
-    """The arguments of `patch_reorder` that decide the order, checked."""
+@dataclass(frozen=True)
+class PatchReorderOptions(Options):
+    """Options of `patch_reorder` and `PatchReorder`.
+
+    Args:
+        grid: patches a side at each level, or "pixels": every pixel is a patch, whatever the size of the map.
+        levels: how many times patches are divided again.
+        energy: of a patch, "l2" for the sum of squares, "l1" for the sum of magnitudes.
+        per_channel: rank every channel by itself; False ranks by the sum over channels, and all move together.
+        descending: strongest first; False puts the weakest first.
+    """
 
     grid: Grid = 2
-    levels: int = 1
+    levels: Count = 1
     energy: Energy = "l2"
     per_channel: bool = True
     descending: bool = True
 
-    def check(self) -> Settings:
-        """Return the settings with plain ints; raise ValueError or TypeError naming the argument and its value."""
-        grid, levels = self.grid, whole_number("levels", self.levels)
-        if levels < 1:
-            raise ValueError(f"levels ({levels}) must be 1 or more")
-        if grid == "pixels":
-            if levels != 1:
-                raise ValueError(f"levels ({levels}) must be 1 with grid='pixels': a pixel cannot be divided")
-        elif isinstance(grid, str):
-            raise ValueError(f"grid ({grid!r}) must be a whole number of patches a side, or 'pixels'")
-        else:
-            grid = whole_number("grid", grid)
-            if grid < 2:
-                raise ValueError(f"grid ({grid}) must be 2 or more patches a side, or 'pixels'")
-        if self.energy not in ("l1", "l2"):
-            raise ValueError(f"energy ({self.energy!r}) must be 'l1' or 'l2'")
-        for name in ("per_channel", "descending"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name} ({getattr(self, name)!r}) must be True or False")
-        return self._replace(grid=grid, levels=levels)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.grid == "pixels" and self.levels != 1:
+            raise ValueError(f"levels ({self.levels}) must be 1 with grid='pixels': a pixel cannot be divided")
 
     def patch_grid(self, height: int, width: int) -> PatchGrid:
         """What to do with maps of this size; ValueError where the patches do not fit them."""
         if self.grid == "pixels":
             if height < 1 or width < 1:
                 raise ValueError(f"x has no pixels to reorder: its maps are {height}x{width}")
-            return PatchGrid(height, width, *self[1:])
+            return PatchGrid(height, width, self.levels, self.energy, self.per_channel, self.descending)
         side = self.grid**self.levels
         if side > min(height, width):
             raise ValueError(
                 f"grid ({self.grid}) ** levels ({self.levels}) = {side} patches a side do not fit a "
                 f"{height}x{width} map: lower grid or levels, or use grid='pixels'"
             )
-        return PatchGrid(side, side, *self[1:])
-
-
-def whole_number(name: str, value: Any) -> int:
-    """The value as a plain int; TypeError if it is not a whole number."""
-    if isinstance(value, bool):
-        raise TypeError(f"{name} ({value!r}) must be a whole number")
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} ({value!r}) must be a whole number") from None
+        return PatchGrid(side, side, self.levels, self.energy, self.per_channel, self.descending)
 
 
 def check_maps(name: str, x: Tensor) -> None:
@@ -89,42 +73,8 @@ def check_maps(name: str, x: Tensor) -> None:
         raise TypeError(f"{name} must be float16, bfloat16, float32 or float64, got {x.dtype}")
 
 
-@overload
-def patch_reorder(
-    x: Tensor,
-    *,
-    grid: Grid = ...,
-    levels: int = ...,
-    energy: Energy = ...,
-    per_channel: bool = ...,
-    descending: bool = ...,
-    return_order: Literal[False] = ...,
-) -> Tensor: ...
-
-
-@overload
-def patch_reorder(
-    x: Tensor,
-    *,
-    grid: Grid = ...,
-    levels: int = ...,
-    energy: Energy = ...,
-    per_channel: bool = ...,
-    descending: bool = ...,
-    return_order: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
-
-
-def patch_reorder(
-    x: Tensor,
-    *,
-    grid: Grid = 2,
-    levels: int = 1,
-    energy: Energy = "l2",
-    per_channel: bool = True,
-    descending: bool = True,
-    return_order: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+@takes_and_returns_order(PatchReorderOptions)
+def patch_reorder(x: Tensor, options: PatchReorderOptions) -> tuple[Tensor, Tensor]:
     """Sort the patches of every feature map by their energy (Eqs. 5 and 6 of the paper).
 
     Each map is cut into `grid ** levels` patches a side. At every level, coarse to fine, the patches inside one patch
@@ -137,11 +87,6 @@ def patch_reorder(
         order: (batch, channels, rows, columns), one channel if not `per_channel`.
 
     Args:
-        grid: patches a side at each level, or "pixels": every pixel is a patch, whatever the size of the map.
-        levels: how many times patches are divided again.
-        energy: of a patch, "l2" for the sum of squares, "l1" for the sum of magnitudes.
-        per_channel: rank every channel by itself; False ranks by the sum over channels, and all move together.
-        descending: strongest first; False puts the weakest first.
         return_order: also return the permutation: the source patch (raster index) of each place, uint8 up to
             256 patches and int32 above, for `undo_reorder`.
 
@@ -155,13 +100,11 @@ def patch_reorder(
               [1., 0.]]]])
     """
     check_maps("x", x)
-    settings = Settings(grid, levels, energy, per_channel, descending).check()
-    patches = settings.patch_grid(x.shape[-2], x.shape[-1])
-    if x.dim() == 3:
-        z, order = (maps.squeeze(0) for maps in reorder(x.unsqueeze(0), patches))
-    else:
-        z, order = reorder(x, patches)
-    return (z, order) if return_order else z
+    patches = options.patch_grid(x.shape[-2], x.shape[-1])
+    if x.dim() == 4:
+        return reorder(x, patches)
+    z, order = reorder(x.unsqueeze(0), patches)
+    return z.squeeze(0), order.squeeze(0)
 
 
 def undo_reorder(z: Tensor, order: Tensor) -> Tensor:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from patchreorder.operator.functional import Settings, patch_reorder
+from patchreorder.operator.functional import PatchReorderOptions, patch_reorder
 from patchreorder.operator.torch_form import unit_energy
 
 CHANNELS = 16  # maps to show
 
 
-def layer_view(maps: Tensor, settings: Settings) -> dict[str, Any]:
+def layer_view(maps: Tensor, settings: PatchReorderOptions) -> dict[str, Any]:
     """Return the strongest maps of an image before and after reordering, upright and posed, and the order.
 
     Pixels are base64 of bytes, scaled by the maximum of the channel. `order` holds, by channel, the index of the patch
@@ -24,7 +24,7 @@ def layer_view(maps: Tensor, settings: Settings) -> dict[str, Any]:
     Shape:
         maps: (2, c, h, w), of the upright image and of the posed one.
     """
-    after, order = patch_reorder(maps, **settings._asdict(), return_order=True)
+    after, order = patch_reorder(maps, **settings.arguments(), return_order=True)
     rows, columns = order.shape[2:]
     energy = unit_energy(maps[1:], rows, columns, settings.energy)[0]
     strength = maps.square().sum((2, 3)).log().sum(0)  # a sum of logarithms: strong in both poses, not in one alone

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from patchreorder.data import transforms
 from patchreorder.data.datasets import MNIST_VARIANTS
 from patchreorder.models import create_model, shipped
-from patchreorder.operator.functional import Settings, patch_reorder
+from patchreorder.operator.functional import PatchReorderOptions, patch_reorder
 
 from .digits import Digit, samples
 from .layer_view import layer_view, similarity
@@ -36,7 +36,7 @@ class Networks:
             self._sample_maps[dataset] = _before_reorder(self._models["pr_cnn", dataset])(upright)
 
     @torch.inference_mode()
-    def answer(self, digit: Digit, pose: DigitPose, dataset: str, settings: Settings) -> dict[str, Any]:
+    def answer(self, digit: Digit, pose: DigitPose, dataset: str, settings: PatchReorderOptions) -> dict[str, Any]:
         """Return what the page shows of one pose: the image, probabilities of each network, PR-CNN's feature maps."""
         images = pose_digit(digit, [DigitPose(), pose], dataset)
         maps = _before_reorder(self._models["pr_cnn", dataset])(images)
@@ -91,10 +91,12 @@ class Networks:
                 predictions["probabilities"] += _rounded(best.values)
         return found
 
-    def _similarity_to_others(self, maps: Tensor, label: int, dataset: str, settings: Settings) -> dict[str, float]:
+    def _similarity_to_others(
+        self, maps: Tensor, label: int, dataset: str, settings: PatchReorderOptions
+    ) -> dict[str, float]:
         """Return the mean similarity of the upright digit to the sample drawings of other classes."""
         others = self._sample_maps[dataset][[n for n, sample in enumerate(self._samples) if sample.label != label]]
-        after = (patch_reorder(x, **settings._asdict()) for x in (maps, others))
+        after = (patch_reorder(x, **settings.arguments()) for x in (maps, others))
         return {"before": similarity(maps, others), "after": similarity(*after)}
 
 

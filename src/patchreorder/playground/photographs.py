@@ -22,7 +22,7 @@ from patchreorder.data import weights as trained
 from patchreorder.data.images import BadImage, decode
 from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.data.views import centre_crop
-from patchreorder.operator.functional import Settings
+from patchreorder.operator.functional import PatchReorderOptions
 from patchreorder.search.describe import open_descriptor
 
 from .cache import Cache
@@ -130,7 +130,7 @@ class Photographs:
         self._photos.get(name, make)
         return name
 
-    def look(self, name: str, pose: Pose, settings: Settings) -> dict[str, Any]:
+    def look(self, name: str, pose: Pose, settings: PatchReorderOptions) -> dict[str, Any]:
         """Return the posed photograph as the network sees it, and its conv5 maps beside those of the upright one.
 
         Raises:

@@ -6,7 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 from patchreorder.data.poses import Pose
-from patchreorder.operator.functional import Grid, Settings
+from patchreorder.operator.functional import Grid, PatchReorderOptions
 
 MAX_ROTATION = 180  # degrees, counter-clockwise
 MAX_SHIFT = 7  # pixels of a digit: as far as the canvas of MNIST-T reaches
@@ -73,7 +73,7 @@ def read_dataset(request: dict[str, Any]) -> str:
     return DATASETS[_one_of(request, "trained", tuple(DATASETS))]
 
 
-def read_settings(request: dict[str, Any], *, height: int, width: int) -> Settings:
+def read_settings(request: dict[str, Any], *, height: int, width: int) -> PatchReorderOptions:
     """Return the settings of the operator from `layer`, checked for maps of this size."""
     found = request.get("layer", {})
     if not isinstance(found, dict):
@@ -85,7 +85,7 @@ def read_settings(request: dict[str, Any], *, height: int, width: int) -> Settin
     if not isinstance(per_channel, bool):
         raise InvalidRequest(f"per_channel ({_short(per_channel)}) must be true or false")
     try:
-        settings = Settings(grid, levels, _one_of(found, "energy", ("l2", "l1")), per_channel).check()
+        settings = PatchReorderOptions(grid, levels, _one_of(found, "energy", ("l2", "l1")), per_channel)
         settings.patch_grid(height, width)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None

@@ -23,9 +23,13 @@ from patchreorder.laboratory.digits import CURVES, OneTraining, Plan, measure, p
 from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting
 from patchreorder.models.mnist import UNROLLED
 
-STRAIGHT = f"pose:by=shear,jitter=2,tilt={AUG_RANGE},zoom={AUG_RANGE / 100},size=28"
-BENT = STRAIGHT.replace(",size", ",bend=1,size")
-RINGS = f"{UNROLLED},jitter=0.5,zoom={AUG_RANGE / 200}"
+STRAIGHT = {
+    "layer": "pose:by=shear,size=28",
+    "place": "input",
+    "augment": f"jitter=2,tilt={AUG_RANGE},zoom={AUG_RANGE / 100}",
+}
+BENT = {**STRAIGHT, "augment": STRAIGHT["augment"] + ",bend=1"}
+RINGS = f"jitter=0.5,zoom={AUG_RANGE / 200}"
 ROWS = (
     Row(name="fcn", title="FCN", model="fcn", about="two fully connected hidden layers"),
     Row(name="cnn", title="CNN", model="cnn", about="9x9, pool, 7x7, pool, classifier; 64 filters"),
@@ -63,7 +67,7 @@ ROWS = (
         name="straight",
         title="CNN, straightened",
         model="pr_cnn",
-        options={"layer": STRAIGHT, "place": "input"},
+        options=STRAIGHT,
         columns=("T",),  # slants are no turns
         about="the image's centroid moved to the middle, its slant taken out, the middle 28x28 cut out; in training "
         "moved on by up to 2 pixels, turned and scaled as for CNN-Data-Aug; ours",
@@ -72,7 +76,7 @@ ROWS = (
         name="bent",
         title="CNN, straightened, bent",
         model="pr_cnn",
-        options={"layer": BENT, "place": "input"},
+        options=BENT,
         columns=("T",),
         about="the same, and in training bent as well; ours",
     ),
@@ -80,7 +84,7 @@ ROWS = (
         name="bent_fine",
         title="CNN, straightened, bent, fine",
         model="pr_cnn",
-        options={"layer": BENT, "place": "input", "halve": False},
+        options={**BENT, "halve": False},
         columns=("T",),
         about="the same without the second pool; ours",
     ),
@@ -88,7 +92,7 @@ ROWS = (
         name="unrolled_cnn",
         title="CNN, unrolled",
         model="unrolled_cnn",
-        options={"layer": RINGS},
+        options={"layer": UNROLLED, "augment": RINGS},
         columns=("R",),  # about the middle of the image
         about="the image read in rings, convolutions that wrap around, one classifier for all turns; in training off "
         f"the middle by up to half a pixel and scaled by up to {AUG_RANGE // 2} %; ours",
@@ -97,7 +101,7 @@ ROWS = (
         name="unrolled_bent",
         title="CNN, unrolled, bent",
         model="unrolled_cnn",
-        options={"layer": f"{RINGS},bend=1", "halve": False},
+        options={"layer": UNROLLED, "augment": f"{RINGS},bend=1", "halve": False},
         columns=("R",),
         about="the same without the second pool, 24 turns told apart instead of 12, and in training bent as well; ours",
     ),

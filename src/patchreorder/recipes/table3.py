@@ -98,22 +98,11 @@ _LAYERS = (
     ("layers15", "AlexNet, ranked layers 1 and 5", "conv1 and conv5", _SHARES_ABOUT, f"@conv1+conv5/{_SHARES}"),
     ("layers15_gap", "AlexNet, averages of layers 1 and 5", "conv1 and conv5", "their means", "@conv1+conv5/gap"),
 )
-# Forms of sorted averages, by window, what is left of them, and whether places count by their energy.
+# Forms of sorted averages, by window, and what is left of them.
 _FORMS = {
-    "focus": ("AlexNet, focused shares", "3x3", "smooth=3,stride=2,quantiles=8,weights=-1,focus=true"),
     "shares8": ("AlexNet, eight shares", "3x3", "smooth=3,stride=2,quantiles=8,weights=-1"),
     "falling": ("AlexNet, ranked averages, 1 / rank", "3x3", "smooth=3,stride=2,weights=-1"),
     "between": ("AlexNet, mean by rank", "3x3", "smooth=3,stride=2,weights=-0.5,mean=true"),
-    "focus_mean": ("AlexNet, focused mean", "3x3", "smooth=3,stride=2,mean=true,focus=true"),
-    "focus_all": ("AlexNet, focused averages", "3x3", "smooth=3,stride=2,weights=-1,focus=true"),
-    "focus_slow": (
-        "AlexNet, focused shares, rank ** -0.5",
-        "3x3",
-        "smooth=3,stride=2,quantiles=8,weights=-0.5,focus=true",
-    ),
-    "focus4": ("AlexNet, four focused shares", "3x3", "smooth=3,stride=2,quantiles=4,weights=-1,focus=true"),
-    "focus_dense": ("AlexNet, focused shares, stride 1", "3x3", "smooth=3,quantiles=8,weights=-1,focus=true"),
-    "focus_small": ("AlexNet, focused shares of 2x2", "2x2", "smooth=2,quantiles=8,weights=-1,focus=true"),
 }
 FORMS = tuple(
     Row(
@@ -134,7 +123,7 @@ CANDIDATES = tuple(
 # Of the sorted windows, and of their means, those with the highest score over all columns (validation rows).
 _WINDOWS = ("alexnet_windows9", "alexnet_mean9")
 # Candidates that are rows of the table too.
-CHOSEN = (*_WINDOWS, "alexnet_layers", "alexnet_layers_gap", "alexnet_shares4", "alexnet_focus")
+CHOSEN = (*_WINDOWS, "alexnet_layers", "alexnet_layers_gap", "alexnet_shares4")
 CONNECTED = tuple(
     Row(
         name=f"{network}_{layer}",
@@ -148,7 +137,7 @@ CONNECTED = tuple(
 )
 # Each kind of row once: the others differ in options.
 _SMOKE = (
-    *(f"alexnet_{pool}" for pool in ("flatten", "pr", "ranked", "gap", "gem", "rmac", "weighted", "layers", "focus")),
+    *(f"alexnet_{pool}" for pool in ("flatten", "pr", "ranked", "gap", "gem", "rmac", "weighted", "layers", "shares8")),
     "efficientnet_gap",
     *("cnn_fc6", "si_cnn_fc7", "st_cnn_fc6", "pr_cnn_fc7", "pr_cnn_fine_fc6"),
 )
@@ -185,7 +174,6 @@ COMPARE = (
     + [("alexnet_layers", other) for other in ("alexnet_weighted", "alexnet_layers_gap")]
     + [("alexnet_layers15", "alexnet_layers15_gap")]
     + [("alexnet_weighted", f"alexnet_{other}") for other in ("gem", "rmac")]
-    + [("alexnet_focus", f"alexnet_{other}") for other in ("gem", "rmac", "weighted", "shares8")]
     + [(name, "alexnet_flatten") for name in ("alexnet_pr", "alexnet_ranked")]
     + [(f"{network}_{layer}", f"cnn_{layer}") for layer in ("fc6", "fc7") for network in _NETWORKS if network != "cnn"]
     + [(f"{network}_fc6", f"{network}_fc7") for network in _NETWORKS]

@@ -9,6 +9,7 @@ from patchreorder.engine.options import Training
 from patchreorder.laboratory.classification import changed
 from patchreorder.laboratory.digits import CURVES, OneTraining, measure, parameters
 from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting
+from patchreorder.models.mnist import UNROLLED
 
 from . import family, table1
 
@@ -19,7 +20,7 @@ ROWS = (
         name="unrolled",
         title="unrolled",
         model="unrolled_cnn",
-        options={"layer": f"{table1.RINGS},about=centroid", "any_turn": True},
+        options={"layer": f"{UNROLLED},about=centroid", "augment": table1.RINGS, "any_turn": True},
         about="read in rings about the centroid, one classifier for all turns, which knows none from another",
     ),
 )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from patchreorder.layers.patch_reorder import PatchReorder
-from patchreorder.layers.registry import MEMBERS
+from patchreorder.layers.registry import LAYER_TYPES
 from patchreorder.models.backbones import BACKBONES, SIZE, truncated
 from patchreorder.models.features import PooledLayers
 from patchreorder.models.placing import place_layer
@@ -128,7 +128,7 @@ def is_descriptor(name: str) -> bool:
     """
     front, _, pool = name.partition("/")
     return name in DESCRIPTORS or (
-        backbone_of(name) in BACKBONES and ("@" in front or pool.partition(":")[0] in MEMBERS)
+        backbone_of(name) in BACKBONES and ("@" in front or pool.partition(":")[0] in LAYER_TYPES)
     )
 
 

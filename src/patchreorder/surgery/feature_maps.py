@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from patchreorder.layers.layer import Layer
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.layers.ranked_pool import RankedPool
-from patchreorder.layers.registry import FAMILY
 
 from .probe import Probe, is_maps
 
@@ -44,7 +44,7 @@ class ForwardTrace:
         self.pool = ""  # the module that reduces the last maps to one position
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if isinstance(module, FAMILY) and self.last is not None and args and args[0] is self.last[0]:
+        if isinstance(module, Layer) and self.last is not None and args and args[0] is self.last[0]:
             self.last[1].followed = True
         self.has_sorting |= isinstance(module, (PatchReorder, RankedPool))
         if args and is_maps(args[0]) and _is_one_position(output, args[0]) and not list(module.children()):
@@ -78,7 +78,7 @@ class ForwardTrace:
             # A module inside that is also called elsewhere is not the same place.
             if found.inner and found.inner.calls == found.calls:
                 found.inner.followed |= found.followed
-            elif found.module in self.names and not isinstance(found.module, FAMILY):
+            elif found.module in self.names and not isinstance(found.module, Layer):
                 kept.insert(0, found)
         return [found for found in kept if found.shape not in self.channels_last or _is_convolution(found.module)]
 

@@ -52,7 +52,7 @@ def insert_after(model: AnyModule, name: str, layer: nn.Module | str) -> AnyModu
       (0): Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
       (1): MaxPool2d(
         kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False
-        (reorder): PatchReorder(grid='pixels', levels=1, energy='l2', per_channel=True, descending=True)
+        (reorder): PatchReorder(grid='pixels')
       )
     )
     """

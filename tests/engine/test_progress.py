@@ -51,6 +51,8 @@ def test_count_bar_ends_with_the_last_image():
     show(1)
     assert screen.bar is None
     assert file.getvalue().endswith(CURSOR)
+    screen.count("nothing", 0)
+    assert screen.bar is None
 
 
 def test_the_cursor_is_shown_after_a_line_and_at_exit(monkeypatch):

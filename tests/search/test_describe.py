@@ -245,7 +245,7 @@ def test_vectors_are_in_the_order_of_the_images(folder, workers):
 class Apart(World):
     """A process whose results are not added to those of others."""
 
-    def total(self, values):
+    def sum(self, values):
         return values
 
 

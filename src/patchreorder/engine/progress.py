@@ -37,6 +37,9 @@ class Screen:
         return lambda more: None
 
 
+SILENT = Screen()
+
+
 class Terminal(Screen):
     """Lines, and on a terminal also a bar with the time left."""
 
@@ -64,7 +67,7 @@ class Terminal(Screen):
         return show
 
     def count(self, title: str, total: int) -> Callable[[int], None]:
-        if not self.console.is_terminal:
+        if not self.console.is_terminal or not total:
             return super().count(title, total)
         bar = self._start()
         task = bar.add_task(title, total=total)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from patchreorder.engine import checkpoint
 from patchreorder.engine.batches import Dataset, model_input
-from patchreorder.engine.distributed import World
+from patchreorder.engine.distributed import ALONE, World
 from patchreorder.engine.predict import for_inference, predict
 from patchreorder.measuring.packages import PACKAGES, load_network
 from patchreorder.models.alexnet import Normalise
@@ -28,7 +28,6 @@ from .descriptors import (
     layer_names,
 )
 
-_ALONE = World()
 BATCH = 32  # images in a forward pass
 
 
@@ -68,7 +67,7 @@ def describe(
     model: nn.Module,
     data: Dataset,
     *,
-    world: World = _ALONE,
+    world: World = ALONE,
     batch: int = BATCH,
     report: Callable[[int], None] = lambda more: None,
 ) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from patchreorder.engine.progress import Screen
+from patchreorder.engine.progress import SILENT, Screen
 
 from .index import Hit, Index
 from .stores import Vectors
@@ -14,7 +14,6 @@ from .stores import Vectors
 RELATIVE = 0.5  # of the median distance of two images; docs/search.md says how it was chosen
 SAMPLED = 2000  # pairs for the median
 NEIGHBOURS = 16  # candidates for each image from a graph or a server
-_SILENT = Screen()
 
 
 def median_distance(index: Index) -> float:
@@ -29,7 +28,7 @@ def median_distance(index: Index) -> float:
     return float(difference.square().sum(1).sqrt().median())
 
 
-def find_groups(index: Index, *, threshold: float | None = None, screen: Screen = _SILENT) -> list[list[Hit]]:
+def find_groups(index: Index, *, threshold: float | None = None, screen: Screen = SILENT) -> list[list[Hit]]:
     """Images that are connected by pairs at most `threshold` apart, the largest group first.
 
     Every pair is compared if the index has no graph and no other store. Else each image is compared with the

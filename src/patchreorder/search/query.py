@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from patchreorder.data.loader import parallel_map
 from patchreorder.data.poses import Pose
-from patchreorder.engine.progress import Screen
+from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.untrusted import clean
 
 from .describe import BATCH, describe_batch, fault
@@ -16,7 +16,6 @@ from .descriptors import Descriptor
 from .images import Reader, scan
 from .index import Hit, Index
 
-_SILENT = Screen()
 # The poses of a query with --poses, the upright one first.
 POSES = (
     *(Pose(degrees=float(degrees)) for degrees in range(0, 360, 45)),
@@ -41,7 +40,7 @@ def search_images(
     poses: bool = False,
     workers: int = 0,
     batch: int = BATCH,
-    screen: Screen = _SILENT,
+    screen: Screen = SILENT,
 ) -> tuple[list[Answer], list[str]]:
     """The nearest images of an image, or of every image in a folder; and why some queries have no answer.
 

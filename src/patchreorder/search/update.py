@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from patchreorder.data.loader import parallel_map
-from patchreorder.engine.progress import Screen
+from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.files import sync_folder, try_lock
 from patchreorder.untrusted import clean
 
@@ -46,7 +46,6 @@ LARGE = 100_000  # images above which a graph is built
 ADDED = 10_000  # new vectors beside the graph, or a tenth of it, before they are added to it
 MASKED = 0.25  # the largest share of vectors of removed images
 LOCAL = "local"  # the store without a server
-_SILENT = Screen()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +70,7 @@ def update(
     store: str | None = None,
     workers: int = 0,
     batch: int = BATCH,
-    screen: Screen = _SILENT,
+    screen: Screen = SILENT,
 ) -> Updated:
     """Make an index of the images in a folder and its subfolders, or update it.
 
@@ -99,7 +98,7 @@ def update(
         raise ValueError(f"workers ({workers}) must be 0 (decode in this process) or more")
     images, ignored = scan(root, leave=out)
     if not images:
-        _refuse_empty(folder, out, _read_old(out, _SILENT) or nothing)
+        _refuse_empty(folder, out, _read_old(out, SILENT) or nothing)
     with _locked(out):
         old = _read_old(out, screen) or nothing
         _check_same(old, out, maker=maker, root=root)

@@ -59,13 +59,13 @@ def test_simplejpeg_gives_the_pixels_that_pillow_gives(monkeypatch, installed, s
     pixels(encoded(noise.convert("L"), "JPEG"))
 
 
-def test_simplejpeg_is_used_for_upright_pictures_in_colours_only(monkeypatch):
+def test_simplejpeg_is_used_for_upright_colour_images_only(monkeypatch):
     seen = []
     monkeypatch.setattr(images, "decode_jpeg", lambda content: seen.append(content) or np.zeros((1, 1, 3), np.uint8))
     upright, exif = encoded(scene(), "JPEG"), Image.Exif()
     exif[0x0112] = 6
     images.pixels(upright, name="upright")
-    images.pixels(encoded(scene(), "JPEG", exif=exif), name="lying")
+    images.pixels(encoded(scene(), "JPEG", exif=exif), name="rotated")
     images.pixels(encoded(scene().convert("L"), "JPEG"), name="grey")
     images.pixels(encoded(scene(), "PNG"), name="another format")
     images.pixels(upright, name="a draft", short=10)
@@ -80,14 +80,14 @@ def test_another_format_is_refused():
 @pytest.mark.parametrize(
     ("content", "reason"), [(b"", "it is empty"), (b"GIF", "it is no"), (b"text" * 99, "it is no")]
 )
-def test_what_is_no_picture_is_refused(content, reason):
+def test_other_content_is_refused(content, reason):
     with pytest.raises(BadImage, match=f"^cat/1.jpg cannot be read as an image: {reason}"):
         decode(content, name="cat/1.jpg")
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM"])
 @pytest.mark.parametrize("short", [None, 8])
-def test_a_cut_file_is_refused(kind, short):
+def test_a_truncated_file_is_refused(kind, short):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8))
     whole = encoded(noise.quantize(250) if kind == "GIF" else noise, kind)
     for part in (0.1, 0.5, 0.9):
@@ -105,8 +105,8 @@ def test_damage_never_gives_another_error_or_a_warning():
             whole = np.frombuffer(encoded(scene().quantize(250) if kind == "GIF" else scene(), kind), np.uint8)
             for _ in range(60):
                 damaged = whole.copy()
-                places = generator.integers(0, len(whole), 4)
-                damaged[places] = generator.integers(0, 256, 4)
+                positions = generator.integers(0, len(whole), 4)
+                damaged[positions] = generator.integers(0, 256, 4)
                 try:
                     pixels(damaged.tobytes())
                 except BadImage:
@@ -163,7 +163,7 @@ def test_colour_of_16_bits():
     assert pixels(png(2, 1, 16, 2, row)).tolist() == [[[255, 100, 0], [0, 1, 200]]]
 
 
-def test_what_is_transparent_shows_the_mean_colour():
+def test_transparent_pixels_show_the_mean_colour():
     layer = np.zeros((1, 3, 4), np.uint8)
     layer[0, :, 0], layer[0, :, 3] = 224, [0, 255, 128]
     clear, full, half = pixels(encoded(Image.fromarray(layer)))[0].tolist()
@@ -190,7 +190,7 @@ def test_an_animation_shows_its_first_frame(kind):
     assert np.abs(pixels(content) - [250, 0, 0]).max() <= 6
 
 
-def test_the_first_of_several_pictures_in_a_jpeg():
+def test_the_first_of_several_images_in_a_jpeg():
     content = encoded(scene(), "MPO", save_all=True, append_images=[Image.new("RGB", (40, 30))])
     assert np.abs(pixels(content) - np.asarray(scene())).max() <= 24
 
@@ -198,7 +198,7 @@ def test_the_first_of_several_pictures_in_a_jpeg():
 # ---- orientation, drafts and sizes -----------------------------------------------------------------
 
 
-LYING = {  # how the upright picture was stored
+STORED = {  # the upright image as it is stored with each orientation
     1: lambda x: x,
     2: lambda x: x[:, ::-1],
     3: lambda x: x[::-1, ::-1],
@@ -210,10 +210,10 @@ LYING = {  # how the upright picture was stored
 }
 
 
-@pytest.mark.parametrize("orientation", LYING)
+@pytest.mark.parametrize("orientation", STORED)
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
-def test_pictures_stand_upright(kind, orientation):
-    stored = Image.fromarray(np.ascontiguousarray(LYING[orientation](np.asarray(scene()))))
+def test_images_are_upright(kind, orientation):
+    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](np.asarray(scene()))))
     exif = Image.Exif()
     exif[0x0112] = orientation
     got = pixels(encoded(stored, kind, exif=exif))
@@ -264,6 +264,6 @@ def test_pillows_lower_limit_gives_no_warning(monkeypatch):
         pixels(encoded(scene()))
 
 
-def test_thin_pictures_work():
+def test_thin_images_work():
     for size in ((1, 1), (1, 5000), (5000, 1)):
         assert decode(encoded(Image.new("L", size, 9)), name="x", short=256).size == size

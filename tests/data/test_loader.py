@@ -1,4 +1,4 @@
-"""Workers give what one process gives, in order; they end with their work, their parent or a clear error."""
+"""Workers give the batches of a single process, in order; they end with their work, their parent or a clear error."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ class Odd(Exception):
 
 @dataclass
 class Numbers:
-    """Batches that tell where they were made."""
+    """Batches that say which process made them."""
 
     bad: int = -1
 
@@ -55,7 +55,7 @@ def alive(pid: int) -> bool:
 def wait_for_the_end(*pids: int, seconds: float = 20) -> None:
     until = time.monotonic() + seconds
     while any(map(alive, pids)):
-        assert time.monotonic() < until, "a worker lives on"
+        assert time.monotonic() < until, "a worker is still alive"
         time.sleep(0.05)
 
 
@@ -69,17 +69,17 @@ def test_batches_come_in_order(workers):
     assert len(about[:, 0].unique()) == max(1, workers)
     if workers:
         assert os.getpid() not in about[:, 0]
-        assert about[:, 1:].unique(dim=0).tolist() == [[1, 1]]  # one thread, deaf to Ctrl-C
+        assert about[:, 1:].unique(dim=0).tolist() == [[1, 1]]  # one thread, and Ctrl-C is ignored
         wait_for_the_end(*about[:, 0].tolist())
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
-def test_pictures_are_the_same_for_any_number_of_workers(tmp_path):
+def test_images_are_the_same_for_any_number_of_workers(tmp_path):
     write_photos(tmp_path, classes=2, images=10)
     photos = Photos.open(tmp_path, "train", view="train-aug", size=24, short=32)
     parts = [(torch.randperm(len(photos))[:5], epoch) for epoch in range(4)]
-    alone, helped = ([*stream(photos, parts, workers=workers)] for workers in (0, 2))
-    for (images, labels), (same, same_labels) in zip(alone, helped, strict=True):
+    alone, prefetched = ([*stream(photos, parts, workers=workers)] for workers in (0, 2))
+    for (images, labels), (same, same_labels) in zip(alone, prefetched, strict=True):
         assert torch.equal(images, same)
         assert torch.equal(labels, same_labels)
         assert same.is_contiguous(memory_format=torch.channels_last)
@@ -97,12 +97,12 @@ def test_an_exception_keeps_its_type_and_message(workers):
         wait_for_the_end(*pids)
 
 
-def test_an_exception_that_cannot_travel_is_told():
+def test_an_exception_that_cannot_be_pickled_keeps_its_message():
     with pytest.raises(RuntimeError, match="Odd: no pickle"):
         next(stream(Numbers(), [(torch.arange(1), 7)], workers=1))
 
 
-def test_closing_ends_the_workers_and_few_parts_are_taken():
+def test_closing_ends_the_workers_and_few_parts_are_prefetched():
     taken = []
 
     def endless():
@@ -125,7 +125,7 @@ def test_a_killed_worker_is_a_clear_error():
         list(batches)
 
 
-def test_an_error_in_the_parts_is_theirs():
+def test_an_error_in_the_parts_is_raised_unchanged():
     def parts():
         yield torch.arange(2), 0
         raise RuntimeError("mine")

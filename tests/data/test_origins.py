@@ -32,7 +32,7 @@ def cache(empty_cache) -> Path:
 
 
 def spy_on_reads(monkeypatch, kind) -> list[int]:
-    """How many bytes each call of `kind.read` returned, from now on."""
+    """Record the number of bytes that each call of `kind.read` returns."""
     sizes, read = [], kind.read
 
     def spy(self, size=-1):
@@ -105,7 +105,7 @@ def test_the_mirror_of_the_environment_comes_first(pack, kind, server, tmp_path,
         (gzip.compress(bytes(600), mtime=0), "its SHA-256 is"),
         ((302, {"Location": "http://127.0.0.1:1/toy/images.gz"}), "it redirects to http://127.0.0.1:1/toy/images.gz"),
         ((302, {"Location": "file:///etc/passwd"}), "'file:///etc/passwd' is not allowed"),
-        ((302, {"Location": "https://127.0.0.1:1/toy/images.gz"}), "refused"),  # followed, where nobody answers
+        ((302, {"Location": "https://127.0.0.1:1/toy/images.gz"}), "refused"),  # followed, but nothing listens there
     ],
 )
 def test_a_mirror_that_fails_is_left_for_the_next_origin(page, reason, server, cache):
@@ -181,7 +181,7 @@ def right(folder: str = "package/data/") -> list[tuple[str, bytes]]:
 
 @pytest.fixture
 def npm(tmp_path, monkeypatch):
-    """Call it with a tarball to have a client called npm that delivers it; returns where it notes its calls."""
+    """Installs an npm that delivers this tarball; returns the file with its calls."""
 
     def install(archive: bytes, script: str = "") -> Path:
         folder = fill(tmp_path / "bin", {"archive": archive})
@@ -314,7 +314,7 @@ PIP = PipPackage("toy==1.0", members=(("toy/both.bin", len(BOTH)),), convert=spl
 
 @pytest.fixture
 def pip(tmp_path, monkeypatch):
-    """Call it with members of a wheel to have a pip that delivers them; returns where it notes its calls."""
+    """Installs a pip that delivers a wheel with these members; returns the file with its calls."""
 
     def install(members: dict[str, bytes], kind: int = zipfile.ZIP_DEFLATED) -> Path:
         folder = tmp_path / "bin"

@@ -1,4 +1,4 @@
-"""The grids of poses, and images in a pose: angles are degrees, shifts are parts of a side."""
+"""Sweeps of poses, and images in a pose: angles are degrees, shifts are fractions of a side."""
 
 import itertools
 import math
@@ -10,11 +10,11 @@ from patchreorder.data.poses import AS_IT_IS, UPRIGHT, Pose, apply_pose, rotatio
 
 
 def test_the_papers_rotations():
-    grid = rotations()
-    assert [pose.degrees for pose in grid.values()] == [-45, -36, -27, -18, -9, 0, 9, 18, 27, 36, 45]
-    assert all(pose.down == pose.right == 0 for pose in grid.values())
-    assert grid[AS_IT_IS] == UPRIGHT
-    assert list(grid)[:2] == ["rotate -45", "rotate -36"]
+    sweep = rotations()
+    assert [pose.degrees for pose in sweep.values()] == [-45, -36, -27, -18, -9, 0, 9, 18, 27, 36, 45]
+    assert all(pose.down == pose.right == 0 for pose in sweep.values())
+    assert sweep[AS_IT_IS] == UPRIGHT
+    assert list(sweep)[:2] == ["rotate -45", "rotate -36"]
 
 
 def test_the_papers_translations():
@@ -25,18 +25,18 @@ def test_the_papers_translations():
     both = translations()
     assert len(both) == 21
     assert both == translations(axes=["x"]) | translations(axes=["y"])
-    assert len({*both.values(), *rotations().values()}) == 31  # as it is, only once
+    assert len({*both.values(), *rotations().values()}) == 31  # "as it is" only once
     assert not any(math.copysign(1, number) < 0 for pose in both.values() for number in pose if number == 0)
 
 
-def test_names_are_the_poses():
-    grid = rotations() | translations(axes=["x", "y", "diagonal"])
-    assert len(grid) == len(set(grid.values())) == 41
-    assert grid["y -0.08"] == Pose(down=-0.08)
-    assert grid["x 0.2"] == Pose(right=0.2)
+def test_each_name_is_one_pose():
+    sweep = rotations() | translations(axes=["x", "y", "diagonal"])
+    assert len(sweep) == len(set(sweep.values())) == 41
+    assert sweep["y -0.08"] == Pose(down=-0.08)
+    assert sweep["x 0.2"] == Pose(right=0.2)
 
 
-def test_other_grids():
+def test_other_sweeps():
     assert [pose.degrees for pose in rotations(most=90, step=45).values()] == [-90, -45, 0, 45, 90]
     assert [pose.right for pose in translations(most=0.3, step=0.1, axes=["x"]).values()] == [
         -0.3, -0.2, -0.1, 0, 0.1, 0.2, 0.3,
@@ -48,8 +48,8 @@ def test_other_grids():
 )
 def test_a_quarter_turn_is_90_degrees(size, quarters):
     images = torch.rand(3, 2, *size)
-    turned = apply_pose(images, Pose(degrees=90.0 * quarters))
-    assert torch.allclose(turned, images.rot90(quarters, (2, 3)), atol=1e-5)
+    rotated = apply_pose(images, Pose(degrees=90.0 * quarters))
+    assert torch.allclose(rotated, images.rot90(quarters, (2, 3)), atol=1e-5)
 
 
 def test_a_small_angle_is_in_degrees_too():
@@ -72,14 +72,14 @@ def test_whole_pixels_are_moved_exactly(pose, down, right):
     assert torch.allclose(apply_pose(images, pose), expected, atol=1e-5)
 
 
-def test_parts_of_a_pixel_are_mixed():
+def test_fractions_of_a_pixel_are_interpolated():
     images = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0]).view(1, 1, 1, 5)
     assert torch.allclose(
         apply_pose(images, Pose(right=0.05)).flatten(), torch.tensor([0, 0, 0.75, 0.25, 0]), atol=1e-5
     )
 
 
-def test_uncovered_places_show_the_fill():
+def test_uncovered_pixels_show_the_fill():
     images = torch.rand(1, 2, 4, 4)
     moved = apply_pose(images, Pose(right=0.25), fill=[0.5, -1.0])
     assert torch.allclose(moved[0, :, :, 0], torch.tensor([[0.5], [-1.0]]).expand(2, 4), atol=1e-6)
@@ -87,7 +87,7 @@ def test_uncovered_places_show_the_fill():
     assert bool((apply_pose(images, Pose(right=0.25))[:, :, :, 0].abs() < 1e-6).all())
 
 
-def test_upright_images_come_back_themselves():
+def test_upright_images_are_returned_unchanged():
     images = torch.rand(1, 1, 3, 3)
     assert apply_pose(images, UPRIGHT) is images
 

@@ -1,4 +1,4 @@
-"""Parts of photographs that look unlike: known groups stay together, and no picture is left out or there twice."""
+"""Folds of photographs that look unlike: known series stay together, and every image is in one fold."""
 
 import numpy as np
 import pytest
@@ -15,12 +15,12 @@ from patchreorder.laboratory import recipe as spec
 from patchreorder.laboratory.recipe import Means
 from patchreorder.models import alexnet
 
-SERIES = (0, 0, 1, 2, 1, 0, 2, 2, 1, 0, 1, 2)  # of picture 0, 1, ...
+SERIES = (0, 0, 1, 2, 1, 0, 2, 2, 1, 0, 1, 2)  # of image 0, 1, ...
 
 
 @pytest.fixture
 def root(tmp_path):
-    """Two classes of three series each, whose pictures are mixed; those of a series differ by little."""
+    """Two classes of three series each, in mixed order; images of a series differ by little."""
     noise = np.random.default_rng(0)
     for part in ("train", "val"):
         for label in ("apple", "milk"):
@@ -31,9 +31,9 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_colours_are_counted():
-    picture = Image.fromarray(np.array([[[255, 0, 0]] * 3 + [[0, 0, 64]]] * 4, dtype=np.uint8))
-    counted = colour_histogram(picture)
+def test_colour_histogram_known_answer():
+    image = Image.fromarray(np.array([[[255, 0, 0]] * 3 + [[0, 0, 64]]] * 4, dtype=np.uint8))
+    counted = colour_histogram(image)
     assert counted[3 * 16] ** 2 == pytest.approx(0.75)
     assert counted[1] ** 2 == pytest.approx(0.25)
     assert (counted**2).sum() == pytest.approx(1)
@@ -51,7 +51,7 @@ def test_series_stay_together(root):
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 10, 31])
 @pytest.mark.parametrize("count", [2, 3])
-def test_no_part_is_larger_than_its_share_by_more_than_a_group(size, count):
+def test_folds_are_about_equally_large(size, count):
     points = np.random.default_rng(size).random((size, 4))
     part = cluster(points, count=count)
     assert part.shape == (size,)
@@ -61,7 +61,7 @@ def test_no_part_is_larger_than_its_share_by_more_than_a_group(size, count):
         assert len(set(part.tolist())) == count
 
 
-def test_one_part_is_none():
+def test_one_fold_is_an_error():
     with pytest.raises(ValueError, match=r"count \(1\) must be 2 or more"):
         folds(None, count=1)
 

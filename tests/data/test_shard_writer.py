@@ -1,4 +1,4 @@
-"""Writing shards: whole or not at all, and the same bit for bit however often the writer was stopped."""
+"""Writing shards: whole or not at all, bit for bit the same after a stop."""
 
 import errno
 import json

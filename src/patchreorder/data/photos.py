@@ -179,24 +179,16 @@ class Photos:
         left[torch.tensor(list(indices), dtype=torch.int64)] = False
         return replace(self, chosen=self.chosen[left])
 
-    def find_bad(
-        self,
-        say: Callable[[str], None] = lambda text: None,
-        *,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> list[tuple[int, str]]:
+    def find_bad(self, progress: Callable[[int, int], None] = lambda done, total: None) -> list[tuple[int, str]]:
         """Decode every image; return the indices of those that cannot be read, each with the reason.
 
         Args:
-            say: receives each reason.
             progress: receives the number of images read so far, and of all.
         """
-        bad = []
+        bad: list[tuple[int, str]] = []
         parts = [range(begin, min(begin + CHECKED, len(self))) for begin in range(0, len(self), CHECKED)]
         for part, found in zip(parts, parallel_map(self._check, parts, workers=self.workers), strict=True):
-            for index, reason in found:
-                say(reason)
-                bad.append((index, reason))
+            bad += found
             progress(part.stop, len(self))
         return bad
 

@@ -55,6 +55,19 @@ def test_count_bar_ends_with_the_last_image():
     assert screen.bar is None
 
 
+def test_progress_of_an_unknown_total_is_the_same_bar():
+    screen, file = terminal(force_terminal=True)
+    show = screen.progress("checking")
+    assert screen.bar is None
+    show(2, 4)
+    show(3, 4)
+    screen.bar.refresh()
+    assert "checking" in file.getvalue()
+    assert "75%" in file.getvalue()
+    show(4, 4)
+    assert screen.bar is None
+
+
 def test_the_cursor_is_shown_after_a_line_and_at_exit(monkeypatch):
     at_exit = []
     monkeypatch.setattr(progress.atexit, "register", at_exit.append)

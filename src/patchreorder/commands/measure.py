@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from tyro.conf import Positional
@@ -138,7 +136,7 @@ def measure(
                 count=count,
                 strict=strict,
                 workers=(os.cpu_count() or 1) if workers is None else workers,
-                progress=_progress(screen, "checking images"),
+                progress=screen.progress("checking images"),
             )
         if found.bad:
             more = f"; and {len(found.bad) - SHOWN} more" if len(found.bad) > SHOWN else ""
@@ -188,19 +186,6 @@ def measure(
     measured.show(document, console)
     screen.say(f"\nNumbers: {clean(str(out / 'measure.json'))}. Page: {clean(str(out / 'measure.html'))}.")
     screen.say("Next: open the page in a browser; `--compare OTHER` compares this network with another one.")
-
-
-def _progress(screen: Any, title: str) -> Callable[[int, int], None]:
-    """A callback for (done, total) that shows them under a title."""
-    before, show = 0, None
-
-    def progress(done: int, total: int) -> None:
-        nonlocal before, show
-        show = show or screen.count(title, total)
-        show(done - before)
-        before = done
-
-    return progress
 
 
 def _listed(name: str, text: str, known: tuple[str, ...]) -> list[str]:

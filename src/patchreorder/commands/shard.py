@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from tyro.conf import Positional
-
-if TYPE_CHECKING:
-    from patchreorder.data.folders import Listing  # torch is imported when the command runs
 
 
 def shard(
@@ -37,17 +30,15 @@ def shard(
         skip_unreadable: leave out images that cannot be read, and list them in skipped.txt.
     """
     from patchreorder.data import folders, shard_writer, webdataset
+    from patchreorder.engine.progress import Terminal
 
     console = Console(highlight=False)
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    screen = Terminal(console)
     splits = ("train", "val") if folders.has_splits(folder) else ("",)
     if folder.resolve() == out.resolve():
         for split in splits:
-            with _bar(console, f"reading {folder / split}") as progress:
-                say(f"Index: {webdataset.index_tars(folder / split, progress=progress)}")
+            progress = screen.progress(f"reading {folder / split}")
+            screen.say(f"Index: {webdataset.index_tars(folder / split, progress=progress)}")
     else:
         if folder.resolve() in out.resolve().parents:
             raise ValueError(f"out ({out}) must not be in {folder}: it would count as a class")
@@ -57,53 +48,28 @@ def shard(
             with console.status(f"listing {folder / split}"):
                 listing = folders.list_images(folder / split, classes=classes)
             classes = listing.classes
-            _report_ignored(listing, say)
+            for names, what in (
+                (listing.ignored, "files are no images and are left out"),
+                (listing.missing, "classes have no image"),
+            ):
+                if names:
+                    more = ", ..." if len(names) > 5 else ""
+                    screen.say(f"{listing.root}: {len(names)} {what}: {', '.join(names[:5])}{more}")
             try:
-                with _bar(console, f"writing {out / split}") as progress:
-                    written = shard_writer.write(
-                        listing,
-                        out / split,
-                        size=size,
-                        workers=_cores() if workers is None else workers,
-                        skip_unreadable=skip_unreadable,
-                        say=say,
-                        progress=progress,
-                    )
+                written = shard_writer.write(
+                    listing,
+                    out / split,
+                    size=size,
+                    workers=(os.cpu_count() or 1) if workers is None else workers,
+                    skip_unreadable=skip_unreadable,
+                    say=screen.say,
+                    progress=screen.progress(f"writing {out / split}"),
+                )
             except shard_writer.Unreadable as error:
                 unreadable.append(f"{folder / split}: {error}")
                 continue
             skipped = f", {len(written.skipped)} unreadable ones are in skipped.txt" if written.skipped else ""
-            say(f"{out / split}: {written.images} images in {written.shards} shards{skipped}.")
+            screen.say(f"{out / split}: {written.images} images in {written.shards} shards{skipped}.")
         if unreadable:
             raise ValueError("; ".join(unreadable))
-    say(f"Written to {out}.\nNext: `patchreorder run table2 --data {out}` trains on it.")
-
-
-def _report_ignored(listing: Listing, say: Callable[[str], None]) -> None:
-    for names, what in (
-        (listing.ignored, "files are no images and are left out"),
-        (listing.missing, "classes have no image"),
-    ):
-        if names:
-            more = ", ..." if len(names) > 5 else ""
-            say(f"{listing.root}: {len(names)} {what}: {', '.join(names[:5])}{more}")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def _bar(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, updated by (done, total)."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    screen.say(f"Written to {out}.\nNext: `patchreorder run table2 --data {out}` trains on it.")

@@ -36,6 +36,19 @@ class Screen:
         """A function that takes the number of images done since its last call, of `total`, and shows the sum."""
         return lambda more: None
 
+    def progress(self, title: str) -> Callable[[int, int], None]:
+        """A function that takes the number of images done and of all, and shows them."""
+        before: int = 0
+        show: Callable[[int], None] | None = None
+
+        def progress(done: int, total: int) -> None:
+            nonlocal before, show
+            show = show or self.count(title, total)
+            show(done - before)
+            before = done
+
+        return progress
+
 
 SILENT = Screen()
 

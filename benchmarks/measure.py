@@ -34,7 +34,7 @@ from patchreorder.data.datasets import mnist
 from patchreorder.data.generated import generate_digits, write_photos
 from patchreorder.data.poses import rotations, translations
 from patchreorder.engine.memory import keep_freed_memory
-from patchreorder.engine.predict import ready
+from patchreorder.engine.predict import for_inference
 from patchreorder.engine.train import Dataset
 from patchreorder.laboratory import provenance
 from patchreorder.measuring.image_set import open_folder
@@ -66,7 +66,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = write_photos(Path(folder), classes=4, images=1 if args.quick else 10, size=(500, 375))
         photos = open_folder(root, crop=CROP, labels=False).data
-        alexnet = ready(create_model("alexnet_pr", dataset="imagenet"))
+        alexnet = for_inference(create_model("alexnet_pr", dataset="imagenet"))
         found["photographs"] = compare(alexnet, photos, batch=args.batch)
     for name, row in found.items():
         row["reached"] = row["ratio"] >= WANTED

@@ -1,7 +1,7 @@
-"""What a compiled or exported module must do: give what it gives otherwise; compiled, forward and backward."""
+"""Compiled and exported modules must give the outputs of the plain module, and compiled ones its gradients."""
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -10,10 +10,16 @@ from torch import Tensor, nn
 
 
 def assert_compiles_alike(model: nn.Module, inputs: Iterable[Tensor], *, exact: bool = False, **options: Any) -> Any:
-    """Compile the model as one graph; outputs and gradients of all inputs are those of the model itself.
+    """Compile a model as one graph; its outputs and gradients must equal those of the model itself.
 
-    The second batch size of the inputs makes the batch a dynamic one. `options` go to `torch.compile`: the backend
-    aot_eager traces forward and backward like inductor does, without a C++ compile. Returns the compiled model.
+    Args:
+        model: the module.
+        inputs: batches of images; a second batch size makes the batch dimension dynamic.
+        exact: require equal bits.
+        options: of `torch.compile`; the backend aot_eager traces like inductor, without compiling C++.
+
+    Returns:
+        The compiled model.
     """
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, **options)
@@ -24,7 +30,7 @@ def assert_compiles_alike(model: nn.Module, inputs: Iterable[Tensor], *, exact: 
 
 
 def _results(called: Any, model: nn.Module, x: Tensor) -> list[Tensor]:
-    """The output, and the gradients of the input and of every parameter."""
+    """The output, and the gradients of the input and of all parameters."""
     model.zero_grad()
     x = x.clone().requires_grad_()
     z = called(x)
@@ -33,16 +39,22 @@ def _results(called: Any, model: nn.Module, x: Tensor) -> list[Tensor]:
     return [z.detach(), x.grad, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
 
-def assert_exports_alike(layer: nn.Module, x: Tensor) -> None:
-    """The layer as an ONNX file gives what it gives, for all images of x and for fewer."""
+def onnx_runner(program: Any) -> Callable[[Tensor], list[Tensor]]:
+    """A function that runs an exported ONNX program in ONNX Runtime."""
     onnxruntime = pytest.importorskip("onnxruntime")
     file = io.BytesIO()
-    exported = torch.onnx.export(
-        layer, (x,), dynamo=True, verbose=False, dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}}
-    )
-    exported.save(file)
+    program.save(file)
     session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
+    return lambda x: [torch.from_numpy(output) for output in session.run(None, {name: x.numpy()})]
+
+
+def assert_exports_alike(layer: nn.Module, x: Tensor) -> None:
+    """Export a layer to ONNX with a dynamic batch; its output must equal that of the layer, for two batch sizes."""
+    pytest.importorskip("onnxruntime")
+    run = onnx_runner(
+        torch.onnx.export(layer, (x,), dynamo=True, verbose=False, dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}})
+    )
     for images in (x, x[:-1]):
-        (found,) = session.run(None, {name: images.numpy()})
-        torch.testing.assert_close(torch.from_numpy(found), layer(images), atol=1e-4, rtol=0)
+        (found,) = run(images)
+        torch.testing.assert_close(found, layer(images), atol=1e-4, rtol=0)

@@ -1,4 +1,4 @@
-"""The native kernel's builds: which one is chosen, what it holds, and what happens without it or after a fork."""
+"""The builds of the kernel: which one is chosen, its instruction set, and running without it or after a fork."""
 
 import multiprocessing
 import os
@@ -16,13 +16,13 @@ from tests.forms import RUNNABLE
 
 
 def _child(queue, x, expected):
-    z = patch_reorder(x, levels=2)  # by two threads of its own
-    torch.set_num_threads(1)  # torch's own thread pool does not survive a fork
+    z = patch_reorder(x, levels=2)  # starts two threads
+    torch.set_num_threads(1)  # torch's thread pool does not survive a fork
     queue.put(torch.equal(z, expected))
 
 
 def test_after_a_fork():
-    """Threads ran in the parent before the fork; the child must not wait for them."""
+    """The kernel ran threads in the parent before the fork; the child must not wait for them."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     context = multiprocessing.get_context("fork")
@@ -52,7 +52,7 @@ def test_the_environment_chooses_the_build(choice):
     assert out.strip() == {"off": "none"}.get(choice, choice)
 
 
-def test_a_kernel_that_is_missing_or_broken_is_not_fatal(monkeypatch, tmp_path):
+def test_a_missing_or_broken_kernel_is_no_error(monkeypatch, tmp_path):
     assert native.choose({}).library is None
     assert "not compiled" in native.choose({}).reason
     broken = tmp_path / "_kernel_generic.so"
@@ -64,12 +64,12 @@ def test_a_kernel_that_is_missing_or_broken_is_not_fatal(monkeypatch, tmp_path):
     assert patch_reorder(torch.arange(4.0).reshape(1, 1, 2, 2)).flatten().tolist() == [3, 2, 1, 0]
 
 
-def test_an_unknown_build_is_an_error():
+def test_an_unknown_build_is_refused():
     with pytest.raises(ValueError, match="avx1024"):
         native.choose({}, wanted="avx1024")
 
 
-def test_a_build_beyond_the_processor_is_refused(monkeypatch):
+def test_a_build_that_the_processor_cannot_run_is_refused(monkeypatch):
     monkeypatch.setattr(native, "_processor", lambda found: 0)
     with pytest.raises(ValueError, match="needs more than this processor supports"):
         native.choose({"avx512": Path("nowhere")}, wanted="avx512")
@@ -78,7 +78,7 @@ def test_a_build_beyond_the_processor_is_refused(monkeypatch):
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump, which comes with GCC")
 @pytest.mark.parametrize(("build", "registers"), [("x86_64", set()), ("avx2", {"ymm"}), ("avx512", {"ymm", "zmm"})])
 def test_a_build_keeps_to_its_instruction_set(build, registers):
-    """One wheel runs on any x86-64 only if the plain build holds nothing that a plain processor lacks."""
+    """A wheel runs on every x86-64 only if its plain build has no instructions that some of them lack."""
     if build not in native.builds():
         pytest.skip(f"no build {build} on this architecture")
     listing = subprocess.run(

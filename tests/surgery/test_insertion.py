@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from patchreorder import PatchReorder, RankedPool, patch_reorder
 from patchreorder.surgery.insertion import insert_after, remove_after
+from tests.compiling import onnx_runner
 
 Reorder = Callable[[nn.Module, str, Tensor], Tensor]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -352,18 +353,13 @@ def test_it_exports(operated: nn.Module, images: Tensor, strict: bool) -> None:
     assert torch.equal(program.module()(images), operated(images))
 
 
-@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
 def test_it_runs_in_onnxruntime(images: Tensor) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
     model = nn.Sequential(nn.Conv2d(3, 4, 3), Block(4)).eval()
     for name in ("0", "1", ""):
-        insert_after(model, name, PatchReorder(grid=2))
-    file = io.BytesIO()
-    torch.onnx.export(model, (images,), dynamo=True, verbose=False).save(file)
-    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
-    (output,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
-    torch.testing.assert_close(torch.from_numpy(output), model(images).detach())
+        insert_after(model, name, PatchReorder("pixels"))  # exports as one TopK each
+    pytest.importorskip("onnxruntime")
+    (output,) = onnx_runner(torch.onnx.export(model, (images,), dynamo=True, verbose=False))(images)
+    torch.testing.assert_close(output, model(images).detach())
 
 
 def test_fx_traces_through_the_hook(images: Tensor) -> None:

@@ -1,7 +1,5 @@
-"""The playground as an application, as a server and in a browser. MNIST is absent, AlexNet is not trained."""
+"""The playground as an application and as a server. MNIST is absent, AlexNet is not trained."""
 
-import os
-import shutil
 import threading
 
 import pytest
@@ -66,48 +64,3 @@ def address(app):
     running.should_exit = True
     thread.join(10)
     listening.close()
-
-
-@pytest.fixture(scope="session")
-def browser():
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if not path:
-        pytest.skip("there is no chromium: `apt-get install chromium`, or name one in the variable CHROMIUM")
-    with sync.sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-        # Chromium would contact servers of its own.
-        flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
-        opened = playwright.chromium.launch(executable_path=path, args=flags)
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def visit(browser, address):
-    """Open the page at a state. In the end there must have been no error and no request to another server."""
-    contexts, complaints, elsewhere = [], [], []
-
-    def note_request(request):
-        if not request.url.startswith((address, "data:")):
-            elsewhere.append(request.url)
-
-    def visit(state="", **settings):
-        context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **settings})
-        contexts.append(context)
-        context.set_default_timeout(20_000)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text) if message.type != "info" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", note_request)
-        page.goto(f"{address}/{state}")
-        page.wait_for_selector("html[data-ready]")
-        page.wait_for_selector(".card[data-prediction]")
-        return page
-
-    visit.complaints = complaints
-    yield visit
-    for context in contexts:
-        context.close()
-    assert complaints == []
-    assert elsewhere == []

@@ -1,1 +1,1 @@
-"""One file per command of the command line, with a function of its name; they join the parts."""
+"""One file per command, with a function of the same name. It checks its options, calls the rooms below, and prints."""

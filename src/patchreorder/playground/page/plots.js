@@ -65,7 +65,7 @@ export class Card {
       this.transformed = element("canvas", { role: "img", "aria-label": "The digit after the spatial transformer", width: 28, height: 28 });
       this.root.append(element("figure", { class: "transformed" }, this.transformed, element("figcaption", {}, "after the transformer")));
     }
-    this.root.append(element("p", { class: "small" }, `test error: ${errors.r}\u00a0%\u00a0(R), ${errors.t}\u00a0%\u00a0(T)`));
+    this.root.append(element("p", { class: "small" }, `test error: ${errors.r.toFixed(2)}\u00a0%\u00a0(R), ${errors.t.toFixed(2)}\u00a0%\u00a0(T)`));
   }
 
   show(probabilities, expected) {

@@ -15,8 +15,8 @@ from .images import from_base64
 
 
 def test_the_view_is_what_the_operator_does(models):
-    digit, pose, settings = samples()[2], DigitPose(60, 3, -4), PatchReorderOptions(grid=2, levels=2)
-    view = models.answer(digit, pose, "mnist-t", settings)["layer"]
+    digit, pose, options = samples()[2], DigitPose(60, 3, -4), PatchReorderOptions(grid=2, levels=2)
+    view = models.answer(digit, pose, "mnist-t", options)["layer"]
     model = create_model("pr_cnn", dataset="mnist-t", pretrained=True).eval()
     with torch.inference_mode():
         maps = model[:5](pose_digit(digit, [DigitPose(), pose], "mnist-t"))  # up to the second ReLU

@@ -147,8 +147,8 @@ def create_app(
         wanted, pose = requests.read_digit(asked), requests.read_digit_pose(asked)
         dataset = requests.read_dataset(asked)
         height, width = models.map_size(dataset)
-        settings = requests.read_settings(asked, height=height, width=width)
-        return await respond(request, live, lambda check: models.answer(find(wanted), pose, dataset, settings))
+        options = requests.read_options(asked, height=height, width=width)
+        return await respond(request, live, lambda check: models.answer(find(wanted), pose, dataset, options))
 
     async def sweep(request: Request, pool: Pool, kind: str, pose: DigitPose, wanted: Drawing | int) -> Response:
         compute = {"ring": models.ring, "shifts": models.shifts}[kind]
@@ -185,8 +185,8 @@ def create_app(
         if not isinstance(name, str) or len(name) != 64:
             raise InvalidRequest(f"photo must be a name that {UPLOAD} returned")
         height, width = photographs.MAP_SIZE
-        settings = requests.read_settings(asked, height=height, width=width)
-        return await respond(request, live, lambda check: photos.look(name, pose, settings))
+        options = requests.read_options(asked, height=height, width=width)
+        return await respond(request, live, lambda check: photos.look(name, pose, options))
 
     def page(name: str) -> Response:
         content, media_type = files[name]

@@ -15,7 +15,7 @@ from patchreorder.operator.torch_form import unit_energy
 CHANNELS = 16  # maps to show
 
 
-def layer_view(maps: Tensor, settings: PatchReorderOptions) -> dict[str, Any]:
+def layer_view(maps: Tensor, options: PatchReorderOptions) -> dict[str, Any]:
     """Return the strongest maps of an image before and after reordering, upright and posed, and the order.
 
     Pixels are base64 of bytes, scaled by the maximum of the channel. `order` holds, by channel, the index of the patch
@@ -24,22 +24,22 @@ def layer_view(maps: Tensor, settings: PatchReorderOptions) -> dict[str, Any]:
     Shape:
         maps: (2, c, h, w), of the upright image and of the posed one.
     """
-    after, order = patch_reorder(maps, **settings.arguments(), return_order=True)
+    after, order = patch_reorder(maps, **options.arguments(), return_order=True)
     rows, columns = order.shape[2:]
-    energy = unit_energy(maps[1:], rows, columns, settings.energy)[0]
+    energy = unit_energy(maps[1:], rows, columns, options.energy)[0]
     strength = maps.square().sum((2, 3)).log().sum(0)  # a sum of logarithms: strong in both poses, not in one alone
     strongest = strength.argsort(descending=True, stable=True)[:CHANNELS]
     channels = strongest.sort().values
     scale = maps[:, channels].amax((0, 2, 3)).clamp(min=1e-12)
-    if settings.per_channel:
+    if options.per_channel:
         order, energy = order[1, channels], energy[channels]
     else:
         order, energy = order[1, :1], energy.sum(0, keepdim=True)
     return {
         "size": list(maps.shape[2:]),
         "patches": [rows, columns],
-        "grid": settings.grid,
-        "levels": settings.levels,
+        "grid": options.grid,
+        "levels": options.levels,
         "channels": channels.tolist(),
         "strongest": int(strongest[0]),
         "upright": {"before": _encode(maps[0, channels], scale), "after": _encode(after[0, channels], scale)},

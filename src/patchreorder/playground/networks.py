@@ -36,7 +36,7 @@ class Networks:
             self._sample_maps[dataset] = _before_reorder(self._models["pr_cnn", dataset])(upright)
 
     @torch.inference_mode()
-    def answer(self, digit: Digit, pose: DigitPose, dataset: str, settings: PatchReorderOptions) -> dict[str, Any]:
+    def answer(self, digit: Digit, pose: DigitPose, dataset: str, options: PatchReorderOptions) -> dict[str, Any]:
         """Return what the page shows of one pose: the image, probabilities of each network, PR-CNN's feature maps."""
         images = pose_digit(digit, [DigitPose(), pose], dataset)
         maps = _before_reorder(self._models["pr_cnn", dataset])(images)
@@ -49,8 +49,8 @@ class Networks:
         }
         probabilities = {name: values.softmax(1) for name, values in logits.items()}
         upright = {name: int(values[0].argmax()) for name, values in probabilities.items()}
-        view = layer_view(maps, settings)
-        view["similarity"]["others"] = self._similarity_to_others(maps[:1], upright["pr_cnn"], dataset, settings)
+        view = layer_view(maps, options)
+        view["similarity"]["others"] = self._similarity_to_others(maps[:1], upright["pr_cnn"], dataset, options)
         return {
             "label": digit.label,
             "side": images.shape[2],
@@ -92,11 +92,11 @@ class Networks:
         return found
 
     def _similarity_to_others(
-        self, maps: Tensor, label: int, dataset: str, settings: PatchReorderOptions
+        self, maps: Tensor, label: int, dataset: str, options: PatchReorderOptions
     ) -> dict[str, float]:
         """Return the mean similarity of the upright digit to the sample drawings of other classes."""
         others = self._sample_maps[dataset][[n for n, sample in enumerate(self._samples) if sample.label != label]]
-        after = (patch_reorder(x, **settings.arguments()) for x in (maps, others))
+        after = (patch_reorder(x, **options.arguments()) for x in (maps, others))
         return {"before": similarity(maps, others), "after": similarity(*after)}
 
 
@@ -135,7 +135,7 @@ def _before_reorder(model: nn.Sequential) -> nn.Module:
 
 
 def _from_reorder(model: nn.Sequential) -> nn.Module:
-    """Return the trained reorder layer and all after it. The settings of the page do not change them."""
+    """Return the trained reorder layer and all after it. The options of the page do not change them."""
     return model[_reorder_index(model) :]
 
 

@@ -130,7 +130,7 @@ class Photographs:
         self._photos.get(name, make)
         return name
 
-    def look(self, name: str, pose: Pose, settings: PatchReorderOptions) -> dict[str, Any]:
+    def look(self, name: str, pose: Pose, options: PatchReorderOptions) -> dict[str, Any]:
         """Return the posed photograph as the network sees it, and its conv5 maps beside those of the upright one.
 
         Raises:
@@ -139,7 +139,7 @@ class Photographs:
         network = self._need()
         photo = self._photos[name]
         crop = _crop(photo.image, pose)
-        return {"image": _jpeg(crop), "layer": layer_view(torch.cat([photo.maps, _maps(network, crop)]), settings)}
+        return {"image": _jpeg(crop), "layer": layer_view(torch.cat([photo.maps, _maps(network, crop)]), options)}
 
     def _need(self) -> nn.Module:
         if self._network is None:

@@ -73,8 +73,8 @@ def read_dataset(request: dict[str, Any]) -> str:
     return DATASETS[_one_of(request, "trained", tuple(DATASETS))]
 
 
-def read_settings(request: dict[str, Any], *, height: int, width: int) -> PatchReorderOptions:
-    """Return the settings of the operator from `layer`, checked for maps of this size."""
+def read_options(request: dict[str, Any], *, height: int, width: int) -> PatchReorderOptions:
+    """Return the options of the operator from `layer`, checked for maps of this size."""
     found = request.get("layer", {})
     if not isinstance(found, dict):
         raise InvalidRequest(f"layer ({_short(found)}) must be an object with grid, levels, energy and per_channel")
@@ -85,11 +85,11 @@ def read_settings(request: dict[str, Any], *, height: int, width: int) -> PatchR
     if not isinstance(per_channel, bool):
         raise InvalidRequest(f"per_channel ({_short(per_channel)}) must be true or false")
     try:
-        settings = PatchReorderOptions(grid, levels, _one_of(found, "energy", ("l2", "l1")), per_channel)
-        settings.patch_grid(height, width)
+        options = PatchReorderOptions(grid, levels, _one_of(found, "energy", ("l2", "l1")), per_channel)
+        options.patch_grid(height, width)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
-    return settings
+    return options
 
 
 def read_digit(request: dict[str, Any]) -> Drawing | int:

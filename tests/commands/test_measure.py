@@ -92,8 +92,8 @@ def test_the_order_alone(digits, capsys):
     ],
 )
 def test_errors(module, class_folders, capsys, args, message):
-    asked = ["measure", *(arg.replace("MODULE", module) for arg in args), "--workers", "0"]
-    assert main(asked) == 2
+    arguments = ["measure", *(arg.replace("MODULE", module) for arg in args), "--workers", "0"]
+    assert main(arguments) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not Path("runs").exists()
 

@@ -200,7 +200,7 @@ def measure(
                 for name, threshold in thresholds.items():
                     threshold.update(activations.layers[name])
                 report(len(images))
-        scores = _Scores(poses, transforms, recorder, thresholds, images=len(data), similarity=similarity, order=order)
+        scores = _Scores(poses, recorder, thresholds, images=len(data), similarity=similarity, order=order)
         for part in indices.split(batch):
             copies, labels = posed_batches(data, part, poses.poses.values(), fill=fill, device=device)
             unposed: _Unposed | None = None
@@ -221,7 +221,7 @@ class _AllPoses(NamedTuple):
     """The poses of all transforms, each once."""
 
     poses: dict[str, Pose]  # the unposed image first
-    transforms: dict[str, list[str]]  # those that a pose belongs to
+    transforms: dict[str, list[str]]  # the names of their poses
     small: list[str]  # the smallest poses of each transform, other than upright
 
 
@@ -229,7 +229,6 @@ def _all_poses(transforms: Transforms) -> _AllPoses:
     if not transforms or not all(transforms.values()):
         raise ValueError(f"transforms ({', '.join(transforms) or 'none'}) must be one or more, with poses in each")
     poses = {AS_IT_IS: UPRIGHT}
-    members: dict[str, list[str]] = {AS_IT_IS: []}
     small: dict[str, None] = {}
     for transform, own in transforms.items():
         for name, pose in own.items():
@@ -237,11 +236,10 @@ def _all_poses(transforms: Transforms) -> _AllPoses:
                 raise ValueError(
                     f"pose ({name!r}) of transform {transform!r} is {pose}, but {poses[name]} in another: rename it"
                 )
-            members.setdefault(name, []).append(transform)
         sizes = {name: max(abs(pose.degrees) / 360, abs(pose.down), abs(pose.right)) for name, pose in own.items()}
         least = min((size for size in sizes.values() if size), default=0)
         small |= dict.fromkeys(name for name, size in sizes.items() if size and size <= least * 1.001)
-    return _AllPoses(poses, members, list(small))
+    return _AllPoses(poses, {transform: list(own) for transform, own in transforms.items()}, list(small))
 
 
 class _Unposed(NamedTuple):
@@ -259,7 +257,6 @@ class _Scores:
     def __init__(
         self,
         poses: _AllPoses,
-        transforms: Transforms,
         recorder: Recorder,
         thresholds: Mapping[str, FiringThresholds],
         *,
@@ -267,13 +264,12 @@ class _Scores:
         similarity: bool,
         order: bool | None,
     ) -> None:
-        self.poses, self.transforms = poses, {name: list(own) for name, own in transforms.items()}
-        self.layers = list(recorder.layers)
+        self.poses, self.layers = poses, list(recorder.layers)
         others = [name for name, pose in poses.poses.items() if pose != UPRIGHT]
         self.invariance = {
             (layer, transform): LocalFiring(found)
             for layer, found in ((layer, threshold.result()) for layer, threshold in thresholds.items())
-            for transform in transforms
+            for transform in poses.transforms
         }
         self.similarity = {
             (layer, pose): FeatureSimilarity()
@@ -299,7 +295,7 @@ class _Scores:
         firing: dict[tuple[str, str], Firing] = {}
         for layer in {layer for layer, _ in self.invariance}:
             pairs: Firing | None = None
-            for transform in self.transforms:
+            for transform in self.poses.transforms:
                 local = self.invariance[layer, transform]
                 # The pairs are the same for all transforms, but each counts its own copies.
                 if pairs is None:
@@ -323,8 +319,10 @@ class _Scores:
         index = list(self.poses.poses).index(pose)
         self.predictions[index, unposed.part] = activations.logits.argmax(1).int().cpu()
         for layer in self.layers:
-            for transform in self.poses.transforms[pose] if self.invariance else ():
-                self.invariance[layer, transform].update(unposed.firing[layer, transform], activations.layers[layer])
+            for transform, names in self.poses.transforms.items():
+                if self.invariance and pose in names:
+                    firing = unposed.firing[layer, transform]
+                    self.invariance[layer, transform].update(firing, activations.layers[layer])
         for run, features in unposed.features:
             for layer, own in features.items():
                 if (layer, pose) in self.similarity:
@@ -348,7 +346,7 @@ class _Scores:
         return NetworkScores(
             images=len(self.labels),
             classes=self.classes,
-            transforms=self.transforms,
+            transforms=self.poses.transforms,
             poses=self.poses.poses,
             predictions=self.predictions,
             labels=None if bool((self.labels < 0).any()) else self.labels,

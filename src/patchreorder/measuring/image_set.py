@@ -81,7 +81,7 @@ class GreyPhotos:
 
 def _grey(images: Tensor) -> Tensor:
     colours = images.to(torch.get_default_dtype()).div_(255)
-    return torch.einsum("bchw,c->bhw", colours, colours.new_tensor(_LUMA))[:, None]
+    return (colours.permute(0, 2, 3, 1) @ colours.new_tensor(_LUMA))[:, None]  # b 1 h w
 
 
 @dataclass(frozen=True)

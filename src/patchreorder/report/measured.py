@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,8 +93,8 @@ class Rate(NamedTuple):
     high: float
 
 
-class Sweep(NamedTuple):
-    """The poses along one parameter, including the unposed image."""
+class PoseAxis(NamedTuple):
+    """The poses that differ in one parameter, including the unposed image."""
 
     title: str
     x: str  # the parameter
@@ -108,7 +108,7 @@ class Extreme(NamedTuple):
     poses: list[str]
 
 
-def sweeps(document: Document) -> list[Sweep]:
+def pose_axes(document: Document) -> list[PoseAxis]:
     """The poses by rotation angle, by horizontal, by vertical and by diagonal shift."""
     found = []
     for title, x, parameter in (
@@ -119,17 +119,17 @@ def sweeps(document: Document) -> list[Sweep]:
     ):
         points = [(round(value, 6), name) for name, pose in document.poses.items() if (value := parameter(*pose))]
         if points:
-            found.append(Sweep(title, x, sorted([*points, (0.0, AS_IT_IS)])))
+            found.append(PoseAxis(title, x, sorted([*points, (0.0, AS_IT_IS)])))
     return found
 
 
 def extremes(document: Document) -> list[Extreme]:
     """The largest rotations, and the largest shifts of all directions."""
     found: dict[str, list[str]] = {}
-    for sweep in sweeps(document):
-        most = max(abs(value) for value, _ in sweep.points)
-        words = f"rotated by {most:g}°" if sweep.title == "Rotated" else f"shifted by {most:g} %"
-        found.setdefault(words, []).extend(name for value, name in sweep.points if abs(value) == most)
+    for axis in pose_axes(document):
+        most = max(abs(value) for value, _ in axis.points)
+        words = f"rotated by {most:g}°" if axis.title == "Rotated" else f"shifted by {most:g} %"
+        found.setdefault(words, []).extend(name for value, name in axis.points if abs(value) == most)
     return [Extreme(*pair) for pair in found.items()]
 
 
@@ -154,19 +154,57 @@ def mean_rate(document: Document, model: str, poses: Sequence[str]) -> float:
     return sum(document.rate(model, pose).value for pose in poses) / len(poses)
 
 
-def similarities(document: Document, model: str, poses: Sequence[str]) -> dict[str, float]:
-    """The mean similarity over poses of each layer with a known one, in the order of the network."""
+class LayerMeasure(NamedTuple):
+    """One measure of the layers of all networks."""
+
+    title: str
+    ceiling: float  # the highest possible value
+    digits: int  # to print
+    values: Mapping[str, Mapping[str, float]]  # by network and layer
+
+
+def layer_measures(document: Document) -> list[LayerMeasure]:
+    """The measures that some layer has: similarity in the farthest poses, and invariance scores."""
+    names = [model.name for model in document.models]
+    found = [
+        LayerMeasure(
+            f"cosine, {words}", 1.0, 2, {name: _mean_by_layer(document, name, "similarity", poses) for name in names}
+        )
+        for words, poses in extremes(document)
+    ]
+    for transform in document.transforms:
+        scores = {name: document.find(name, "invariance", transform=transform) for name in names}
+        ceiling = max((one.details.get("ceiling", 0.0) for own in scores.values() for one in own), default=0.0)
+        values = {name: {one.layer: one.value for one in own if one.value is not None} for name, own in scores.items()}
+        found.append(LayerMeasure(f"invariance score, {transform}", ceiling, 1, values))
+    return [measure for measure in found if any(measure.values.values())]
+
+
+def _mean_by_layer(document: Document, model: str, measure: str, poses: Iterable[str]) -> dict[str, float]:
+    """The mean over poses for each layer with a known value, in the order of the network."""
     found: dict[str, list[float]] = {}
-    for own in document.find(model, "similarity"):
+    for own in document.find(model, measure):
         if own.pose in poses and own.value is not None:
             found.setdefault(own.layer, []).append(own.value)
     return {layer: sum(values) / len(values) for layer, values in found.items()}
 
 
-def mean_order(document: Document, model: str, layer: str) -> float | None:
-    """The feature maps whose order the smallest poses change, in percent, averaged over these poses."""
-    values = [found.value for found in document.find(model, "order", layer=layer) if found.value is not None]
-    return sum(values) / len(values) if values else None
+def rate_rows(document: Document) -> list[tuple[str, list[str]]]:
+    """The table of rates: a row for each kind of pose, a cell for each network."""
+    names = [model.name for model in document.models]
+    rows = [(AS_IT_IS, [_with_interval(document.rate(name, AS_IT_IS)) for name in names])] if document.labelled else []
+    for words, poses in extremes(document):
+        rows.append((words, [text.number(mean_rate(document, name, poses), 1) for name in names]))
+    for transform in document.transforms:
+        found = [document.find(name, "consistency", transform=transform) for name in names]
+        if all(found):
+            values = [text.number(own[0].value, 1) for own in found]
+            rows.append((f"same prediction in any two poses ({transform})", values))
+    return rows
+
+
+def _with_interval(rate: Rate) -> str:
+    return f"{text.number(rate.value, 1)} ({text.number(rate.low, 1)} to {text.number(rate.high, 1)})"
 
 
 def summary(document: Document) -> list[str]:
@@ -193,7 +231,7 @@ def summary(document: Document) -> list[str]:
 
 def _where(document: Document, model: str, extreme: Extreme) -> str:
     """The layer whose features are less similar than those of the layer before it, by the most."""
-    found = list(similarities(document, model, extreme.poses).items())
+    found = list(_mean_by_layer(document, model, "similarity", extreme.poses).items())
     drops = {
         after: (before_value - value, before, before_value, value)
         for (before, before_value), (after, value) in itertools.pairwise(found)
@@ -272,40 +310,29 @@ def _flat(found: Measurement) -> dict[str, Any]:
 
 
 def show(document: Document, console: Console) -> None:
-    """Print tables of predictions and layers, and the summary."""
-    names = [model.name for model in document.models]
+    """Print tables of rates and layers, and the summary."""
     table = Table(f"{document.counted}, %")
-    for name in names:
-        table.add_column(Text(clean(name)), justify="right")
-    for words, poses in [Extreme(AS_IT_IS, [AS_IT_IS]), *extremes(document)]:
-        table.add_row(words, *(text.number(mean_rate(document, name, poses), 1) for name in names))
-    for transform in document.transforms:
-        found = [document.find(name, "consistency", transform=transform) for name in names]
-        if all(found):
-            title = f"same prediction in two poses ({transform}), %"
-            table.add_row(title, *(text.number(own[0].value, 1) for own in found))
+    for model in document.models:
+        table.add_column(Text(clean(model.name)), justify="right")
+    for title, values in rate_rows(document):
+        table.add_row(title, *values)
     console.print(table)
-    for name in names:
-        console.print(_layers(document, name))
+    for model in document.models:
+        console.print(_layers(document, model.name))
     for sentence in summary(document):
         console.print(Text(clean(sentence)), soft_wrap=True)
 
 
 def _layers(document: Document, model: str) -> Table:
-    orders = {found.layer for found in document.find(model, "order")}
-    columns: list[tuple[str, int, Mapping[str, float | None]]] = [
-        (f"cosine, {extreme.words}", 2, similarities(document, model, extreme.poses))
-        for extreme in (extremes(document) if document.find(model, "similarity") else [])
-    ]
-    for transform in document.transforms:
-        if found := document.find(model, "invariance", transform=transform):
-            columns.append((f"invariance, {transform}", 1, {own.layer: own.value for own in found}))
-    if orders:
-        columns.append(("order changed, %", 1, {layer: mean_order(document, model, layer) for layer in orders}))
+    order = LayerMeasure(
+        "order changed, %", 100.0, 1, {model: _mean_by_layer(document, model, "order", document.poses)}
+    )
+    measures = [measure for measure in (*layer_measures(document), order) if measure.values[model]]
     table = Table()
     table.add_column(Text(f"layer of {clean(model)}"))
-    for title, _, _ in columns:
-        table.add_column(title, justify="right")
+    for measure in measures:
+        table.add_column(Text(clean(measure.title)), justify="right")
     for layer in document.layers(model):
-        table.add_row(Text(clean(layer)), *(text.number(own.get(layer), digits) for _, digits, own in columns))
+        cells = (text.number(measure.values[model].get(layer), measure.digits) for measure in measures)
+        table.add_row(Text(clean(layer)), *cells)
     return table

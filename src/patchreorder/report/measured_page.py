@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,22 +15,13 @@ from .curves import Line
 from .drawing import STYLES, Drawing
 from .line_chart import LineChart, Panel, Series
 from .mark_chart import MarkChart, MarkPanel, Marks
-from .measured import AS_IT_IS, Document, Sweep
+from .measured import Document, LayerMeasure, PoseAxis
 from .page import Tile
 from .table_charts import Numbers
 
 
-class LayerMeasure(NamedTuple):
-    """One measure of the layers of all networks."""
-
-    title: str
-    ceiling: float
-    digits: int
-    values: Mapping[str, Mapping[str, float]]  # by network and layer
-
-
 class Shown(NamedTuple):
-    """An image in the poses that break it."""
+    """An unstable image in several poses."""
 
     title: str
     tiles: Sequence[Tile]
@@ -42,17 +33,17 @@ def write(document: Document, file: Path) -> None:
 
 
 def render(document: Document) -> str:
-    """The page; the same document makes the same page. Names of files, classes and networks may be anybody's."""
+    """The page; the same document makes the same page. Names of files, classes and networks are untrusted."""
     names = [model.name for model in document.models]
-    measures = _layer_measures(document)
+    measures = measured.layer_measures(document)
     return page.rendered(
         "measured.html.j2",
         title=f"How invariant is {clean(' or '.join(names))}?",
         document=document,
         sentences=[clean(sentence) for sentence in measured.summary(document)],
-        rates=_rates(document),
-        sweeps=_sweeps(document),
-        sweep_numbers=[_numbers(document, sweep) for sweep in measured.sweeps(document)],
+        rates=measured.rate_rows(document),
+        curves=_curves(document),
+        curve_numbers=[_numbers(document, axis) for axis in measured.pose_axes(document)],
         layers=_layers(document, measures),
         layer_heads=[f"{measure.title}{_of(document, name)}" for measure in measures for name in names],
         layer_values=_layer_values(document, measures),
@@ -64,38 +55,18 @@ def render(document: Document) -> str:
     )
 
 
-def _rates(document: Document) -> list[tuple[str, list[str]]]:
-    """The first table: a line for each kind of pose, a cell for each network."""
-    names = [model.name for model in document.models]
-    lines = [(AS_IT_IS, [_with_band(document, name) for name in names])] if document.labelled else []
-    for extreme in measured.extremes(document):
-        values = [text.number(measured.mean_rate(document, name, extreme.poses), 1) for name in names]
-        lines.append((extreme.words, values))
-    for transform in document.transforms:
-        found = [document.find(name, "consistency", transform=transform) for name in names]
-        if all(found):
-            values = [text.number(own[0].value, 1) for own in found]
-            lines.append((f"same prediction in any two poses ({transform})", values))
-    return lines
-
-
-def _with_band(document: Document, model: str) -> str:
-    rate = document.rate(model, AS_IT_IS)
-    return f"{text.number(rate.value, 1)} ({text.number(rate.low, 1)} to {text.number(rate.high, 1)})"
-
-
-def _sweeps(document: Document) -> Drawing | None:
-    """The rates along all sweeps, on one scale."""
+def _curves(document: Document) -> Drawing | None:
+    """The rates along each axis of poses, on one scale."""
     panels = [
         Panel(
-            sweep.title,
+            axis.title,
             [
-                Series(clean(model.name), _line(document, model.name, sweep), style)
+                Series(clean(model.name), _line(document, model.name, axis), style)
                 for model, style in zip(document.models, STYLES[1:], strict=False)
             ],
-            sweep.x,
+            axis.x,
         )
-        for sweep in measured.sweeps(document)
+        for axis in measured.pose_axes(document)
     ]
     y = f"{document.counted}, %"
     band = "95 % (Wilson), each for its point alone"
@@ -103,16 +74,16 @@ def _sweeps(document: Document) -> Drawing | None:
     return LineChart(panels=panels, x="", y=y, alt=alt, include=[0, 5], band=band).draw() if panels else None
 
 
-def _line(document: Document, model: str, sweep: Sweep) -> Line:
-    rates = [document.rate(model, pose) for _, pose in sweep.points]
+def _line(document: Document, model: str, axis: PoseAxis) -> Line:
+    rates = [document.rate(model, pose) for _, pose in axis.points]
     values, low, high = ([rate[part] for rate in rates] for part in range(3))
-    return Line([x for x, _ in sweep.points], values, low, high)
+    return Line([x for x, _ in axis.points], values, low, high)
 
 
-def _numbers(document: Document, sweep: Sweep) -> Numbers:
-    lines = [(clean(model.name), _line(document, model.name, sweep)) for model in document.models]
+def _numbers(document: Document, axis: PoseAxis) -> Numbers:
+    lines = [(clean(model.name), _line(document, model.name, axis)) for model in document.models]
     rows = [(name, [text.number(value, 1) for value in line.mean]) for name, line in lines]
-    return Numbers(f"{sweep.title}: {sweep.x}", [text.short(x) for x, _ in sweep.points], rows)
+    return Numbers(f"{axis.title}: {axis.x}", [text.short(x) for x, _ in axis.points], rows)
 
 
 def _layer_names(document: Document) -> list[str]:
@@ -127,22 +98,6 @@ def _layer_names(document: Document) -> list[str]:
                 names.insert(place, layer)
                 place += 1
     return names
-
-
-def _layer_measures(document: Document) -> list[LayerMeasure]:
-    models = [model.name for model in document.models]
-    found = []
-    for extreme in measured.extremes(document):
-        cosines = {model: measured.similarities(document, model, extreme.poses) for model in models}
-        found.append(LayerMeasure(f"cosine, {extreme.words}", 1.0, 2, cosines))
-    for transform in document.transforms:
-        scores = {model: document.find(model, "invariance", transform=transform) for model in models}
-        ceiling = max((one.details.get("ceiling", 0.0) for own in scores.values() for one in own), default=0.0)
-        values = {
-            model: {one.layer: one.value for one in own if one.value is not None} for model, own in scores.items()
-        }
-        found.append(LayerMeasure(clean(f"invariance score, {transform}"), ceiling, 1, values))
-    return [measure for measure in found if any(measure.values.values())]
 
 
 def _layers(document: Document, measures: Sequence[LayerMeasure]) -> Drawing | None:

@@ -27,7 +27,7 @@ from patchreorder.data.ukbench import GROUP
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.engine.progress import Terminal
 from patchreorder.laboratory import provenance
-from patchreorder.search.describe import fingerprint, open_descriptor
+from patchreorder.search.describe import open_descriptor
 from patchreorder.search.duplicates import RELATIVE, find_groups, median_distance
 from patchreorder.search.index import Index
 from patchreorder.search.update import update
@@ -61,7 +61,7 @@ def measure(name: str, data: Path, weights: Path | None, console: Console) -> li
     screen = Terminal(console)
     model = open_descriptor(name, weights=weights if name.startswith("alexnet/") else None, say=screen.say)
     with tempfile.TemporaryDirectory() as folder:
-        update(data, Path(folder), model, fingerprint=fingerprint(model), workers=1, screen=screen)
+        update(data, Path(folder), model, workers=1, screen=screen)
         screen.close()
         index = Index(Path(folder), check=False)
         vectors = torch.cat(index.vectors.blocks).double()[torch.tensor(index.manifest.slots)]

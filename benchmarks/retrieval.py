@@ -32,9 +32,10 @@ from patchreorder.data.generated import write_ukbench
 from patchreorder.data.ukbench import GROUP, UKBench
 from patchreorder.engine.batches import model_input
 from patchreorder.engine.memory import keep_freed_memory
+from patchreorder.engine.predict import for_inference
 from patchreorder.laboratory import provenance
 from patchreorder.metrics.retrieval import ROOM, ns_score
-from patchreorder.search.describe import BATCH, describe, for_inference
+from patchreorder.search.describe import BATCH, describe
 from patchreorder.search.descriptors import create_descriptor
 
 WANTED = {"all pairs": 0.8, "describe alexnet/ranked": 0.9, "describe efficientnet/gap": 0.9}

@@ -8,7 +8,7 @@ import pytest
 from patchreorder.__main__ import main
 from patchreorder.data.generated import write_photos
 from patchreorder.search import describe
-from tests.search.samples import PRINT, Colours, aged, made, noise, state
+from tests.search.samples import Colours, aged, made, noise, state
 
 UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
 
@@ -18,7 +18,6 @@ def model(monkeypatch):
     """The descriptor that every name opens."""
     model = Colours()
     monkeypatch.setattr(describe, "open_descriptor", lambda name, *, weights=None, say=None: model)
-    monkeypatch.setattr(describe, "fingerprint", lambda model: PRINT)
     monkeypatch.setenv("COLUMNS", "120")
     return model
 
@@ -101,7 +100,7 @@ def test_another_descriptor_is_refused(model, photos, tmp_path, capsys):
     model.name = "sounds"
     assert main(["search", str(tmp_path / "out"), str(photos), "--model", "sounds"]) == 2
     said = capsys.readouterr().err
-    assert "was made with colours (weights f00d" in said
+    assert "was made with colours (weights " in said
     assert "cannot be searched with sounds" in said
 
 

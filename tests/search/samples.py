@@ -13,16 +13,15 @@ from patchreorder.search.index import Index
 from patchreorder.search.query import search_images
 from patchreorder.search.update import Updated, update
 
-PRINT = "f00d"  # the fingerprint of every descriptor here
-
 
 class Colours(nn.Module):
     """A descriptor: colours at 4x4 positions. With `spoilt` red images give NaN and blue ones zero."""
 
     name, dimensions = "colours", 48
 
-    def __init__(self, spoilt=False):
+    def __init__(self, spoilt=False, weight=1.0):
         super().__init__()
+        self.register_buffer("weight", torch.tensor(weight))
         self.spoilt, self.seen = spoilt, 0
 
     def forward(self, images):
@@ -50,12 +49,12 @@ class Table(nn.Module):
 
 def made(folder: Path, out: Path, model: nn.Module | None = None, **options) -> Updated:
     """Make or update an index."""
-    return update(folder, out, model or Colours(), fingerprint=PRINT, **options)
+    return update(folder, out, model or Colours(), **options)
 
 
 def nearest(out: Path, image: Path, **options) -> list[tuple[float, str]]:
     """Distance and name of the hits of one image."""
-    (answer,), bad = search_images(Index(out), Colours(), image, fingerprint=PRINT, **options)
+    (answer,), bad = search_images(Index(out), Colours(), image, **options)
     assert not bad
     return [(round(hit.distance, 6), hit.name) for hit in answer.hits]
 

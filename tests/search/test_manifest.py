@@ -8,17 +8,17 @@ import pytest
 
 from patchreorder.engine.progress import Screen
 from patchreorder.search import update as update_module
+from patchreorder.search.describe import fingerprint
 from patchreorder.search.index import Index
 from patchreorder.search.manifest import MANIFEST, Damaged, Maker, Manifest, read_chunk
-from patchreorder.search.update import update
 
-from .samples import PRINT, Colours, files, made, noise, state
+from .samples import Colours, files, made, noise, state
 
 
 def test_the_manifest_names_its_maker_and_files(photos, tmp_path):
     made(photos, tmp_path / "out")
     values = json.loads((tmp_path / "out" / MANIFEST).read_bytes())
-    assert values["maker"] == ["colours", PRINT, 48, {"size": 224, "short": 256, "view": "Ori"}]
+    assert values["maker"] == ["colours", fingerprint(Colours()), 48, {"size": 224, "short": 256, "view": "Ori"}]
     assert values["root"] == str(photos)
     name, size, mtime, digest, reason = values["files"][0]
     stat = (photos / name).stat()
@@ -94,8 +94,8 @@ def test_a_chunk_of_another_index_is_not_used(photos, tmp_path):
     (tmp_path / "out").mkdir()
     (path,) = (tmp_path / "other").glob("*.safetensors")
     shutil.copy(path, tmp_path / "out")
-    model = Colours()
-    update(photos, tmp_path / "out", model, fingerprint="beef")
+    model = Colours(weight=2.0)
+    made(photos, tmp_path / "out", model)
     assert model.seen == 12
     with pytest.raises(Damaged, match="is of another index"):
-        read_chunk(path, maker=Maker("colours", "beef", 48))
+        read_chunk(path, maker=Maker("colours", fingerprint(model), 48))

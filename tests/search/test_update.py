@@ -8,14 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
+from patchreorder.search.describe import fingerprint
 from patchreorder.search.duplicates import find_groups
 from patchreorder.search.images import scan
 from patchreorder.search.index import Index
 from patchreorder.search.manifest import MANIFEST, Manifest
 from patchreorder.search.query import search_images
-from patchreorder.search.update import update
 
-from .samples import PRINT, Colours, aged, files, made, nearest, noise, state
+from .samples import Colours, aged, files, made, nearest, noise, state
 
 
 def test_a_first_update(photos, tmp_path):
@@ -112,13 +112,14 @@ def test_other_models_weights_and_folders_are_refused(photos, tmp_path):
     out = tmp_path / "out"
     made(photos, out)
     before = state(out)
-    other = Colours()
-    other.name = "sounds"
-    for model, fingerprint, named in ((other, PRINT, r"sounds \(weights f00d"), (Colours(), "beef", r"\(weights beef")):
-        with pytest.raises(ValueError, match=rf"was made with colours \(weights f00d.*{named}.*another --out"):
-            update(photos, out, model, fingerprint=fingerprint)
+    weights, others = fingerprint(Colours()), fingerprint(Colours(weight=2.0))
+    renamed = Colours()
+    renamed.name = "sounds"
+    for model, named in ((renamed, rf"sounds \(weights {weights}"), (Colours(weight=2.0), rf"\(weights {others}")):
+        with pytest.raises(ValueError, match=rf"was made with colours \(weights {weights}.*{named}.*another --out"):
+            made(photos, out, model)
         with pytest.raises(ValueError, match=rf"was made with colours .*cannot be searched with .*{named}"):
-            search_images(Index(out), model, photos, fingerprint=fingerprint)
+            search_images(Index(out), model, photos)
     noise(tmp_path / "other", 2)
     with pytest.raises(ValueError, match=r"is an index of .*photos, which still exists, not of .*other"):
         made(tmp_path / "other", out)

@@ -22,8 +22,6 @@ def duplicates(index: Positional[Path], *, threshold: float | None = None, html:
         threshold: distance, from 0 (the same image) to 2; by default half the median distance of two images.
         html: write a page with thumbnails.
     """
-    if threshold is not None and not threshold >= 0:
-        raise ValueError(f"threshold ({threshold}) must be a distance, 0 or more")
     console = Console(highlight=False)
     from patchreorder.engine.progress import Terminal
     from patchreorder.search import page
@@ -57,10 +55,7 @@ def duplicates(index: Positional[Path], *, threshold: float | None = None, html:
     )
     if html:
         sections = [
-            page.Section(
-                f"Group {number}",
-                [page.Thumbnail(opened.root / hit.name, hit.name, [f"{hit.distance:.3f}"]) for hit in group],
-            )
+            page.Section(f"Group {number}", [page.Thumbnail.of(hit, opened.root) for hit in group])
             for number, group in enumerate(groups, 1)
         ]
         about = [

@@ -41,7 +41,7 @@ def index(
     console = Console(highlight=False)
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
-    from patchreorder.search.describe import fingerprint, open_descriptor
+    from patchreorder.search.describe import open_descriptor
     from patchreorder.search.update import update
 
     keep_freed_memory()
@@ -52,7 +52,6 @@ def index(
             folder,
             out,
             descriptor,
-            fingerprint=fingerprint(descriptor),
             weights=weights,
             store=store,
             workers=(os.cpu_count() or 1) if workers is None else workers,

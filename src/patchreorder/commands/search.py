@@ -37,15 +37,13 @@ def search(
         weights: file with its weights; by default that of the index.
         workers: processes that decode images; by default all cores.
     """
-    if k < 1:
-        raise ValueError(f"k ({k}) must be 1 or more")
     if not image.exists():
         raise ValueError(f"{clean(str(image))} is not an image and not a folder")
     console = Console(highlight=False)
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.search import page
-    from patchreorder.search.describe import fingerprint, open_descriptor
+    from patchreorder.search.describe import open_descriptor
     from patchreorder.search.index import Index
     from patchreorder.search.query import search_images
 
@@ -63,7 +61,6 @@ def search(
             opened,
             descriptor,
             image,
-            fingerprint=fingerprint(descriptor),
             k=k,
             poses=poses,
             workers=(os.cpu_count() or 1) if workers is None else workers,
@@ -88,14 +85,14 @@ def search(
     screen.say(f"Files are in {clean(str(opened.root))}; distances are from 0 (the same image) to 2.")
     if html:
         root = image if many else image.parent
-        sections = []
-        for answer in answers:
-            query_image = page.Thumbnail(root / answer.query, answer.query, ["query"])
-            hits = [
-                page.Thumbnail(opened.root / hit.name, hit.name, list(filter(None, [f"{hit.distance:.3f}", hit.pose])))
-                for hit in answer.hits
-            ]
-            sections.append(page.Section(answer.query, hits, query_image))
+        sections = [
+            page.Section(
+                answer.query,
+                [page.Thumbnail.of(hit, opened.root) for hit in answer.hits],
+                page.Thumbnail(root / answer.query, answer.query, ["query"]),
+            )
+            for answer in answers
+        ]
         about = [f"The {k} nearest of {len(opened)} images in {opened.root}, by {opened.manifest.maker}.", *bad]
         with console.status("writing the page"):
             page.write(html, sections, title="Nearest images", about=about)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from patchreorder.untrusted import clean
 
+from .describe import fingerprint
 from .descriptors import Descriptor
 from .manifest import Damaged, Maker, Manifest, left_over, read_vectors, verify
 from .stores import Graph, Qdrant, Remote, Store, Vectors
@@ -112,12 +113,12 @@ class Index:
             Hit(distance, name) for slot, distance in zip(slots, distances, strict=True) for name in self.names_of(slot)
         )[:k]
 
-    def check_maker(self, model: Descriptor, *, fingerprint: str) -> None:
+    def check_maker(self, model: Descriptor) -> None:
         """Raise a ValueError that names both if the index was made with another descriptor."""
-        asked = Maker(model.name, fingerprint, model.dimensions)
-        if asked != self.manifest.maker:
+        other = Maker(model.name, fingerprint(model), model.dimensions)
+        if other != self.manifest.maker:
             raise ValueError(
-                f"{clean(str(self.folder))} was made with {self.manifest.maker}: it cannot be searched with {asked}"
+                f"{clean(str(self.folder))} was made with {self.manifest.maker}: it cannot be searched with {other}"
             )
 
 

@@ -15,6 +15,8 @@ from patchreorder.data.images import BadImage, decode
 from patchreorder.files import write_whole
 from patchreorder.untrusted import clean
 
+from .index import Hit
+
 SIDE = 160  # pixels of the longer side of a thumbnail
 
 
@@ -24,6 +26,11 @@ class Thumbnail(NamedTuple):
     file: Path
     name: str  # as it is shown
     notes: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, hit: Hit, root: Path) -> Thumbnail:
+        """A hit, with its distance and pose."""
+        return cls(root / hit.name, hit.name, [f"{hit.distance:.3f}", *([hit.pose] if hit.pose else [])])
 
 
 class Section(NamedTuple):

@@ -35,7 +35,6 @@ def search_images(
     model: Descriptor,
     image: Path,
     *,
-    fingerprint: str,
     k: int = 4,
     poses: bool = False,
     workers: int = 0,
@@ -48,7 +47,6 @@ def search_images(
         index: to search in.
         model: the descriptor that the index was made with.
         image: a file or a folder.
-        fingerprint: of the descriptor's weights.
         k: hits for each query.
         poses: also rotate and shift the query (POSES); a hit has its distance to the nearest of them.
         workers: processes that decode images.
@@ -58,7 +56,7 @@ def search_images(
     Raises:
         ValueError: it is another descriptor, there is no such image, or the folder holds none.
     """
-    index.check_maker(model, fingerprint=fingerprint)
+    index.check_maker(model)
     if k < 1:
         raise ValueError(f"k ({k}) must be 1 or more")
     if image.is_dir():

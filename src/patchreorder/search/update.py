@@ -23,7 +23,7 @@ from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.files import sync_folder, try_lock
 from patchreorder.untrusted import clean
 
-from .describe import BATCH, describe_batch, fault
+from .describe import BATCH, describe_batch, fault, fingerprint
 from .descriptors import Descriptor
 from .images import ImageFile, Reader, scan
 from .manifest import (
@@ -65,7 +65,6 @@ def update(
     out: Path,
     model: Descriptor,
     *,
-    fingerprint: str,
     weights: Path | None = None,
     store: str | None = None,
     workers: int = 0,
@@ -78,8 +77,7 @@ def update(
         folder: of the images; they are only read.
         out: the folder of the index.
         model: describes the images.
-        fingerprint: of its weights.
-        weights: the file they are from; the manifest holds it for later searches.
+        weights: the file of its weights; the manifest holds it for later searches.
         store: `local`, or the URL of a store (see `Qdrant`); None for the store of the last update.
         workers: processes that decode images.
         batch: images in a forward pass.
@@ -91,7 +89,7 @@ def update(
         ImportError: the store, or the number of images, needs a package that is not installed.
     """
     root, out = folder.resolve(), out.absolute()
-    maker = Maker(model.name, fingerprint, model.dimensions)
+    maker = Maker(model.name, fingerprint(model), model.dimensions)
     identity = blake2b(os.fsencode(f"{maker}{out}"), digest_size=16).hexdigest()
     nothing = Manifest(maker=maker, root=str(root), identity=identity)
     if workers < 0:

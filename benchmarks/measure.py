@@ -33,9 +33,9 @@ from torch import Tensor, nn
 from patchreorder.data.datasets import mnist
 from patchreorder.data.generated import generate_digits, write_photos
 from patchreorder.data.poses import rotations, translations
+from patchreorder.engine.batches import Dataset
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.engine.predict import for_inference
-from patchreorder.engine.train import Dataset
 from patchreorder.laboratory import provenance
 from patchreorder.measuring.image_set import open_folder
 from patchreorder.measuring.measure import measure

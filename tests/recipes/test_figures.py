@@ -21,7 +21,7 @@ from patchreorder.laboratory.recipe import Means
 from patchreorder.laboratory.rows import read as read_rows
 from patchreorder.laboratory.subjects import Plan, stages
 from patchreorder.laboratory.trained import load_trained
-from patchreorder.metrics.propagation import moved_right, part_that_arrives
+from patchreorder.metrics.propagation import propagated_fraction
 from patchreorder.metrics.redundancy import neuron_similarity, position_similarity
 from patchreorder.models import create_model
 from patchreorder.recipes import fig_featuremaps, fig_propagation
@@ -74,7 +74,7 @@ def test_all_of_a_shift_arrives_divided_by_the_stride(monkeypatch, tmp_path, str
         assert found[layer].stride == stride
         assert found[layer].shifts == [-10, -8, -6, -4, -2, 0, 2, 4, 6, 8, 10]
         assert found[layer].moved == pytest.approx(found[layer].shifts)  # in pixels of the image
-        assert part_that_arrives(found[layer].shifts, found[layer].moved) == pytest.approx(1)
+        assert propagated_fraction(found[layer].shifts, found[layer].moved) == pytest.approx(1)
         assert found[layer].correlation == pytest.approx(1, abs=1e-4)
 
 
@@ -82,49 +82,8 @@ def test_nothing_of_a_shift_arrives_behind_sorted_pixels(monkeypatch, tmp_path):
     images = torch.zeros(2, 1, 50, 50)
     images[:, :, 15:35, 15:35] = torch.rand(2, 1, 20, 20)
     found = followed(monkeypatch, tmp_path, network(stride=1, behind=PatchReorder(grid="pixels")), images)
-    assert part_that_arrives(found["conv1"].shifts, found["conv1"].moved) == pytest.approx(1)
+    assert propagated_fraction(found["conv1"].shifts, found["conv1"].moved) == pytest.approx(1)
     assert found["maps"].moved == [0] * 11
-
-
-def test_maps_move_by_half_the_shift_with_stride_two():
-    images = torch.rand(3, 2, 12, 24)
-    halved = nn.AvgPool2d(2)
-    found = moved_right(halved(images), halved(images.roll(6, 3)), steps=[step / 2 for step in range(-8, 9)])
-    assert found.right.tolist() == [3.0] * 3
-    assert (found.correlation > 0.999).all()
-
-
-def test_shifts_between_pixels_and_to_the_left_are_found():
-    x = torch.arange(32.0)
-    wave = torch.stack([torch.sin(x / 3), torch.cos(x / 4)]).view(1, 2, 1, 32).expand(1, 2, 4, 32)
-    moved = torch.stack([torch.sin((x + 1.5) / 3), torch.cos((x + 1.5) / 4)]).view(1, 2, 1, 32).expand(1, 2, 4, 32)
-    found = moved_right(wave, moved, steps=[step / 4 for step in range(-20, 21)])
-    assert found.right.tolist() == [-1.5]
-
-
-def test_flat_maps_have_no_shift():
-    maps = torch.zeros(2, 1, 8, 8)
-    maps[0] = torch.rand(1, 8, 8)
-    found = moved_right(maps, maps, steps=range(-2, 3))
-    assert found.right[0] == 0
-    assert found.right[1].isnan()
-    assert found.correlation[1].isnan()
-
-
-@pytest.mark.parametrize(
-    ("shapes", "steps", "named"),
-    [
-        (((2, 1, 4, 4), (1, 1, 4, 4)), [0], r"maps must be \(images, channels, height, width\), both alike"),
-        (((2, 4), (2, 4)), [0], "maps must be"),
-        (((1, 1, 4, 4), (1, 1, 4, 4)), [0, 2.5], r"steps \(\[0, 2.5\]\) must be .* from -2 to 2: half a map"),
-        (((1, 1, 4, 4), (1, 1, 4, 4)), [], r"steps \(\[\]\) must be one or more"),
-    ],
-)
-def test_what_cannot_be_compared_is_told(shapes, steps, named):
-    with pytest.raises(ValueError, match=named):
-        moved_right(*(torch.rand(shape) for shape in shapes), steps=steps)
-    with pytest.raises(ValueError, match=r"shifts \(\[0\.0\]\) must hold one that is not 0"):
-        part_that_arrives([0.0], [1.0])
 
 
 # ---- networks, images, layers ----------------------------------------------------------------------

@@ -52,8 +52,8 @@ def measurements(scores: NetworkScores, model: str) -> Iterator[Measurement]:
     for layer, stabilities in scores.order_stability.items():
         for pose, stability in stabilities.items():
             details = {
-                "margin_at_flips": [_finite(level.flips.quantiles[0.5]) for level in stability.levels],
-                "margin_of_neighbours": [_finite(level.neighbours.quantiles[0.5]) for level in stability.levels],
+                "margin_at_flips": [_finite(level.flips.median) for level in stability.levels],
+                "margin_of_neighbours": [_finite(level.neighbours.median) for level in stability.levels],
                 "empty": stability.empty,
             }
             yield made("order", stability.rate, layer=layer, pose=pose, n=stability.maps, details=details)

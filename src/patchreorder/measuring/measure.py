@@ -277,7 +277,7 @@ class _Scores:
             for pose in others
         }
         self.order = {
-            (layer, pose): OrderStability.of(module)
+            (layer, pose): OrderStability(module)
             for layer, module in (() if order is False else recorder.reorders.items())
             for pose in poses.small
         }

@@ -1,49 +1,47 @@
-"""How stable the order of a reordering layer is: how often a small transform changes it, at which rank, how nearly."""
+"""How stable a reordering layer's order is: how often a small transform changes it, at which rank, by which margin."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from patchreorder.layers.patch_reorder import PatchReorder
-from patchreorder.operator.functional import Energy, Grid, PatchReorderOptions, patch_reorder
+from patchreorder.operator.functional import patch_reorder
 from patchreorder.operator.torch_form import unit_energy
 
-STEPS = 1000  # bins of margins, whose centres are 0, 0.001, ..., 1
+STEPS = 1000  # bins of margins, with centres 0, 0.001, ..., 1
 
 
 class Margins(NamedTuple):
-    """How margins are spread, from 0 (equal energies) to 1 (one of them is zero)."""
+    """The distribution of margins, from 0 (equal energies) to 1 (one energy is zero)."""
 
-    quantiles: dict[float, float]  # NaN where there are none
+    median: float  # NaN without margins
     counts: Tensor  # in bins around 0, 0.001, ..., 1
     n: int
 
 
 class LevelStability(NamedTuple):
-    """What changed among the patches that are ranked together at one level, 1 being the coarsest."""
+    """Changes among patches that are ranked together at one level, 1 being the coarsest."""
 
     level: int
-    groups: int  # patches whose children were compared; at level 1 the maps themselves
-    flipped: int  # groups in which something changed
-    compared: Tensor  # for every rank how often it was compared, (ranks,)
-    changed: Tensor  # and how often another patch was there
-    first: Tensor  # and how often it was the first rank that changed
-    flips: Margins  # between the patch of the first changed rank and the one that took its place
+    groups: int  # groups of patches that were compared; at level 1 one for each map
+    flipped: int  # groups in which the order changed
+    changed: Tensor  # for every rank, in how many groups another patch has it, (ranks,)
+    first: Tensor  # for every rank, in how many groups it is the first to change
+    flips: Margins  # between the patch of the first changed rank and the one that takes its place
     neighbours: Margins  # between patches of successive ranks, of all groups, for comparison
 
 
 class Stability(NamedTuple):
-    """How many maps changed, and level by level what."""
+    """How many maps changed, and the changes at every level."""
 
     maps: int  # compared; without `per_channel` one for every image
-    changed: int  # maps in which something changed at any level
+    changed: int  # maps whose order changed at any level
     empty: int  # maps without energy, before and after: not among `maps`
-    undefined: int  # margins left out because an energy is not a finite number
+    undefined: int  # margins left out because an energy is not finite
     levels: list[LevelStability]
 
     @property
@@ -53,105 +51,85 @@ class Stability(NamedTuple):
 
 
 class OrderStability:
-    """Compares the order of feature maps with the order of the maps of a transformed image.
+    """Compares the order of the feature maps of images and of transformed copies, level by level.
 
-    Ranks are compared level by level. At each, the patches inside one place of the level above are compared if the same
-    patch is in that place both times; a rank has changed if another patch is there, and at least one of the two has
-    energy: zeros that change places with zeros change nothing. The margin of two patches is the difference of their
-    energies over the sum, before the transform.
+    At the first level all patches of a map are compared; at the next those inside every place that holds the same patch
+    both times. A rank has changed if another patch has it and at least one of the two has energy: zeros that change
+    places with zeros do not count. The margin of two patches is the difference of their energies over the sum, before
+    the transform.
 
-    The order names places of the map. A transform that moves the content by a whole patch changes it even where the
-    sorted maps stay the same: the measure is for transforms that are small against a patch.
+    The order names positions in the map. A transform that moves the content by a whole patch changes it even where the
+    sorted maps stay the same, so transforms should be small against a patch.
 
     Args:
-        grid, levels, energy, per_channel, descending: as of `patch_reorder`.
-        quantiles: of the margins.
+        layer: whose order is measured.
 
     Raises:
-        ValueError: an argument is out of range, or the shapes do not fit.
+        ValueError: the shapes do not match.
 
     >>> x = torch.tensor([[[[4.0, 3.0], [2.0, 1.0]]]])
-    >>> turned = torch.tensor([[[[4.0, 2.0], [3.0, 1.0]]]])
-    >>> layer = OrderStability(grid="pixels", energy="l1")
-    >>> layer.update(x, turned)
-    >>> found = layer.result()
-    >>> found.rate, found.levels[0].changed  # the second and the third changed places
+    >>> transposed = torch.tensor([[[[4.0, 2.0], [3.0, 1.0]]]])
+    >>> order = OrderStability(PatchReorder(grid="pixels", energy="l1"))
+    >>> order.update(x, transposed)
+    >>> found = order.result()
+    >>> found.rate, found.levels[0].changed  # the second and the third change places
     (100.0, tensor([0, 1, 1, 0]))
-    >>> found.levels[0].flips.quantiles[0.5]  # (3 - 2) / (3 + 2)
+    >>> found.levels[0].flips.median  # (3 - 2) / (3 + 2)
     0.2
     """
 
-    def __init__(
-        self,
-        *,
-        grid: Grid = 2,
-        levels: int = 1,
-        energy: Energy = "l2",
-        per_channel: bool = True,
-        descending: bool = True,
-        quantiles: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
-    ) -> None:
-        if not all(0 <= q <= 1 for q in quantiles):
-            raise ValueError(f"quantiles ({list(quantiles)}) must be from 0 to 1")
-        self.settings = PatchReorderOptions(grid, levels, energy, per_channel, descending)
-        self.quantiles = tuple(quantiles)
+    def __init__(self, layer: PatchReorder) -> None:
+        self.options = layer.options
         self.maps = self.changed = self.empty = self.undefined = 0
         self._size: tuple[int, int] | None = None
         self._levels: list[_Level] = []
 
-    @classmethod
-    def of(cls, layer: PatchReorder) -> OrderStability:
-        """For a layer's own settings; give `update` what the layer is given."""
-        return cls(**layer.options.arguments())
-
     @torch.no_grad()
     def update(self, original: Tensor, copies: Tensor) -> None:
-        """Take the maps that the layer is given for a batch of images, and for transformed copies of them.
+        """Add the inputs of the layer for a batch of images, and for transformed copies of them.
 
         Shape:
             original: (b, c, h, w); copies: (poses * b, c, h, w): the whole batch in one pose, then in the next.
         """
-        shapes = f"{tuple(copies.shape)} of copies do not fit {tuple(original.shape)} of images"
+        shapes = f"{tuple(copies.shape)} of copies do not match {tuple(original.shape)} of images"
         if original.dim() != 4 or copies.shape[1:] != original.shape[1:] or not len(original):
             raise ValueError(f"maps {shapes}: they must be (images, channels, height, width), of one size")
         if len(copies) % len(original):
             raise ValueError(f"maps {shapes}: every pose must have all images")
         size = (original.shape[2], original.shape[3])
+        before = self._rank(original)
         if self._size is None:
-            self._size = size
-            self._levels = self._start(*size)
+            self._size, self._levels = size, self._start(before.order.shape[2], before.order.shape[3])
         if size != self._size:
             raise ValueError(
                 f"maps of {size[0]}x{size[1]}, but of {self._size[0]}x{self._size[1]} before: use one size"
             )
-        before = self._rank(original)
         for part in copies.split(len(original)):
             self._compare(before, self._rank(part))
 
     def result(self) -> Stability:
         """The numbers so far."""
-        levels = [level.result(self.quantiles) for level in self._levels]
-        return Stability(self.maps, self.changed, self.empty, self.undefined, levels)
+        return Stability(
+            self.maps, self.changed, self.empty, self.undefined, [level.result() for level in self._levels]
+        )
 
-    def _start(self, height: int, width: int) -> list[_Level]:
-        patches = self.settings.patch_grid(height, width)
-        if self.settings.levels == 1:
-            return [_Level(1, (patches.rows, patches.columns), (patches.rows, patches.columns))]
-        grid = self.settings.grid
-        assert grid != "pixels"  # which has one level only
-        return [_Level(k, (grid**k, grid**k), (grid, grid)) for k in range(1, self.settings.levels + 1)]
+    def _start(self, rows: int, columns: int) -> list[_Level]:
+        grid = self.options.grid
+        if grid == "pixels" or self.options.levels == 1:
+            return [_Level(1, (rows, columns), (rows, columns))]
+        return [_Level(k, (grid**k, grid**k), (grid, grid)) for k in range(1, self.options.levels + 1)]
 
-    def _rank(self, maps: Tensor) -> Ranked:
-        _, order = patch_reorder(maps, return_order=True, **self.settings.arguments())
-        energy = unit_energy(maps, order.shape[2], order.shape[3], self.settings.energy)
-        return Ranked(order.long(), energy if self.settings.per_channel else energy.sum(1, keepdim=True))
+    def _rank(self, maps: Tensor) -> _Ranked:
+        _, order = patch_reorder(maps, return_order=True, **self.options.arguments())
+        energy = unit_energy(maps, order.shape[2], order.shape[3], self.options.energy)
+        return _Ranked(order.long(), energy if self.options.per_channel else energy.sum(1, keepdim=True))
 
-    def _compare(self, before: Ranked, after: Ranked) -> None:
+    def _compare(self, before: _Ranked, after: _Ranked) -> None:
         some = ~((before.energy == 0).all(3).all(2) & (after.energy == 0).all(3).all(2))  # b c
-        alike = some[:, :, None, None]  # places of the level above that hold the same patch both times
+        same = some[:, :, None, None]  # places of the level above that hold the same patch both times
         changed = torch.zeros_like(some)
         for level in self._levels:
-            alike, flipped, undefined = level.compare(before, after, alike)
+            same, flipped, undefined = level.compare(before, after, same)
             changed = changed | flipped
             self.undefined += undefined
         self.maps += int(some.sum())
@@ -159,10 +137,10 @@ class OrderStability:
         self.changed += int(changed.sum())
 
 
-class Ranked(NamedTuple):
-    """Unit patches of a batch of maps, both (b, c or 1, rows, columns)."""
+class _Ranked(NamedTuple):
+    """The unit patches (of the last level) of a batch of maps, both (b, c or 1, rows, columns)."""
 
-    order: Tensor  # the patch that is at a place
+    order: Tensor  # the patch that is moved to a place
     energy: Tensor  # of the patch that was there
 
 
@@ -171,50 +149,46 @@ class _Level:
 
     def __init__(self, number: int, side: tuple[int, int], grid: tuple[int, int]) -> None:
         self.number, self.side, self.grid = number, side, grid
+        self.parents = side[0] // grid[0], side[1] // grid[1]
         ranks = grid[0] * grid[1]
         self.groups = self.flipped = 0
-        self.compared, self.changed, self.first = (torch.zeros(ranks, dtype=torch.int64) for _ in range(3))
+        self.changed, self.first = (torch.zeros(ranks, dtype=torch.int64) for _ in range(2))
         self.flips, self.neighbours = (torch.zeros(STEPS + 1, dtype=torch.int64) for _ in range(2))
 
-    def compare(self, before: Ranked, after: Ranked, alike: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Count; return the places of this level that are alike, the maps in which some changed, undefined margins."""
+    def compare(self, before: _Ranked, after: _Ranked, same: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Count changes; returns the places of this level with the same patch, the changed maps, undefined margins."""
         patch, other = (self._group(self._sources(ranked.order)) for ranked in (before, after))  # b c parents ranks
-        energy, changed_energy = self._energies(before), self._energies(after)
-        own, new = _pick(energy, patch), _pick(changed_energy, other)
-        alike = alike.flatten(2).expand(patch.shape[:3])
+        energy = self._energies(before)
+        own, new = _pick(energy, patch), _pick(self._energies(after), other)
+        same = same.flatten(2).expand(patch.shape[:3])
         nothing = (own == 0) & (new == 0)
-        compared = alike & ~nothing.all(3)
+        compared = same & ~nothing.all(3)
         changed = (patch != other) & ~nothing & compared[..., None]
         flipped = changed.any(3)
         self.groups += int(compared.sum())
         self.flipped += int(flipped.sum())
-        self.compared = self.compared + compared.sum().cpu()
         self.changed = self.changed + changed.sum((0, 1, 2)).cpu()
         first = changed.int().argmax(3)[flipped]  # of several largest, torch gives the first
         self.first = self.first + torch.bincount(first, minlength=len(self.first)).cpu()
         lost = own[flipped].gather(1, first[:, None])[:, 0]
         won = _pick(energy, other)[flipped].gather(1, first[:, None])[:, 0]
         self.flips, undefined = _count_margins(self.flips, lost, won)
-        succeeding = compared[..., None] & ((own[..., 1:] != 0) | (own[..., :-1] != 0))
-        self.neighbours, more = _count_margins(self.neighbours, own[..., :-1][succeeding], own[..., 1:][succeeding])
-        same = ((patch == other) & alike[..., None]).unflatten(2, self._parents)
-        return _ungroup(same, self.grid), flipped.any(2), undefined + more
+        pairs = compared[..., None] & ((own[..., 1:] != 0) | (own[..., :-1] != 0))
+        self.neighbours, more = _count_margins(self.neighbours, own[..., :-1][pairs], own[..., 1:][pairs])
+        unchanged = ((patch == other) & same[..., None]).unflatten(2, self.parents)
+        places = unchanged.unflatten(4, self.grid).transpose(3, 4).flatten(4).flatten(2, 3)  # b c rows columns
+        return places, flipped.any(2), undefined + more
 
-    def result(self, quantiles: Sequence[float]) -> LevelStability:
+    def result(self) -> LevelStability:
         return LevelStability(
             level=self.number,
             groups=self.groups,
             flipped=self.flipped,
-            compared=self.compared.clone(),
             changed=self.changed.clone(),
             first=self.first.clone(),
-            flips=_margins(self.flips, quantiles),
-            neighbours=_margins(self.neighbours, quantiles),
+            flips=_margins(self.flips),
+            neighbours=_margins(self.neighbours),
         )
-
-    @property
-    def _parents(self) -> tuple[int, int]:
-        return self.side[0] // self.grid[0], self.side[1] // self.grid[1]
 
     def _sources(self, order: Tensor) -> Tensor:
         """The patch of this level (raster index) at each of its places: that of the first unit patch there."""
@@ -223,22 +197,17 @@ class _Level:
         columns = order.shape[3]
         return unit // columns // down * self.side[1] + unit % columns // across
 
-    def _energies(self, ranked: Ranked) -> Tensor:
+    def _energies(self, ranked: _Ranked) -> Tensor:
         """Of every patch of this level, (b, c, patches)."""
         down, across = ranked.order.shape[2] // self.side[0], ranked.order.shape[3] // self.side[1]
         units = ranked.energy.unflatten(3, (self.side[1], across)).unflatten(2, (self.side[0], down))
         return units.sum((3, 5)).flatten(2)
 
     def _group(self, places: Tensor) -> Tensor:
-        """(b, c, rows, columns) of places as (b, c, parents, ranks)."""
-        parents, grid = self._parents, self.grid
+        """(b, c, rows, columns) as (b, c, parents, ranks)."""
+        parents, grid = self.parents, self.grid
         places = places.unflatten(3, (parents[1], grid[1])).unflatten(2, (parents[0], grid[0]))
         return places.transpose(3, 4).flatten(4).flatten(2, 3)
-
-
-def _ungroup(groups: Tensor, grid: tuple[int, int]) -> Tensor:
-    """(b, c, parents down, parents across, ranks) as (b, c, rows, columns)."""
-    return groups.unflatten(4, grid).transpose(3, 4).flatten(4).flatten(2, 3)
 
 
 def _pick(energy: Tensor, patch: Tensor) -> Tensor:
@@ -247,7 +216,7 @@ def _pick(energy: Tensor, patch: Tensor) -> Tensor:
 
 
 def _count_margins(counts: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, int]:
-    """The counts with these margins in their bins, and how many are not numbers."""
+    """The counts with the margins of a and b in their bins, and how many are not finite."""
     total = a.double() + b.double()
     margins = (a.double() - b.double()).abs() / total.where(total != 0, 1.0)
     known = margins[margins.isfinite()]
@@ -255,8 +224,7 @@ def _count_margins(counts: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, int]:
     return counts + found, len(margins) - len(known)
 
 
-def _margins(counts: Tensor, quantiles: Sequence[float]) -> Margins:
+def _margins(counts: Tensor) -> Margins:
     n = int(counts.sum())
-    passed = counts.cumsum(0)
-    found = {q: int((passed < max(1, math.ceil(q * n))).sum()) / STEPS if n else math.nan for q in quantiles}
-    return Margins(found, counts.clone(), n)
+    median = int((counts.cumsum(0) < max(1, math.ceil(n / 2))).sum()) / STEPS if n else math.nan
+    return Margins(median, counts.clone(), n)

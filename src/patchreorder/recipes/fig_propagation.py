@@ -25,7 +25,7 @@ from patchreorder.laboratory.recipe import Column, Job, Recipe, Row
 from patchreorder.laboratory.rows import Result
 from patchreorder.laboratory.subjects import clock, stages
 from patchreorder.measuring.activations import record_activations
-from patchreorder.metrics.propagation import Moved, moved_right, part_that_arrives
+from patchreorder.metrics.propagation import MapShift, map_shift, propagated_fraction
 
 METRIC = "part of the shift"
 CURVE = "shift of the maps"
@@ -82,7 +82,7 @@ class Measure:
             model,
             begun,
             metric=METRIC,
-            value=part_that_arrives(layer.shifts, layer.moved),
+            value=propagated_fraction(layer.shifts, layer.moved),
             n=len(subjects.images(job)),
             curves={CURVE: [[float(shift), moved] for shift, moved in zip(layer.shifts, layer.moved, strict=True)]},
             details={
@@ -103,7 +103,7 @@ def follow(job: Job, model: torch.nn.Module) -> dict[str, Found]:
     width = first.shape[3]
     shifts = [round(shift * width) for shift in SHIFTS]
     reach = round(REACH * width)
-    moved: dict[tuple[str, int], list[Moved]] = {(name, shift): [] for name in ends for shift in shifts}
+    moved: dict[tuple[str, int], list[MapShift]] = {(name, shift): [] for name in ends for shift in shifts}
     show = job.screen.count(f"{job.row.title}: shifted", len(data) * (1 + len(shifts)))
     modules = [stage.module for stage in ends.values()]
     with record_activations(model, first, modules) as recorder, torch.inference_mode():
@@ -117,7 +117,7 @@ def follow(job: Job, model: torch.nn.Module) -> dict[str, Found]:
                 for name, (module, stride) in ends.items():
                     most = min(reach, outputs[module].shape[3] * stride // 2)  # half of the maps must be in common
                     steps = [pixels / stride for pixels in range(-most, most + 1)]
-                    moved[name, shift].append(moved_right(as_they_are[module], outputs[module], steps=steps))
+                    moved[name, shift].append(map_shift(as_they_are[module], outputs[module], steps=steps))
                 show(len(part))
     answers = {}
     for name, stage in ends.items():

@@ -3,9 +3,9 @@
     python benchmarks/imagenet.py [--out runs/bench] [--quick]
 
 Contract: one thread, processor time, synthetic photographs (1/f noise, 500x375, JPEG of about 110 kB, as ImageNet's
-are). Input: files to the 224x224 pictures of each view, eight at a time, against Pillow's bare decode of the same files
-just before and after it. Steps: forward, backward and SGD of AlexNet as Caffe trains it, in other forms against plain,
-each between two plain steps. Medians and quartiles over all; what misses its limit is printed as such.
+are). Input: from files to 224x224 images in each view, eight at a time, against Pillow's decoding of the same files
+just before and after. Steps: forward, backward and SGD of AlexNet as Caffe trains it, each variant between two steps of
+the plain network. Medians and quartiles over all. A ratio that misses its limit is marked.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from patchreorder.models import create_model
 
 SIZE = (500, 375)
 BATCH = 16  # images of a step
-TOGETHER = 8  # images that are decoded as one batch
+DECODED = 8  # images of an input batch
 VIEWS = ("train", "train-aug", "Ori", "R", "T")
-LEAST = {"train": 0.7}  # of the speed of Pillow's bare decode
-MOST = {"alexnet_pr": 1.02}  # time of a step over that of AlexNet's
+LEAST = {"train": 0.7}  # speed over that of Pillow's decoding
+MOST = {"alexnet_pr": 1.02}  # time of a step over that of AlexNet
 ROWS: dict[str, dict[str, Any]] = {
     "alexnet_pr": {},
     "alexnet_pr fine": {"place": "pool5", "grid": "pixels", "levels": 1},
@@ -55,16 +55,16 @@ ROWS: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
-    parser.add_argument("--images", type=int, default=160, help="photographs of the input's part")
-    parser.add_argument("--rounds", type=int, default=15, help="of the steps' part")
-    parser.add_argument("--quick", action="store_true", help="a few: does it run at all")
+    parser.add_argument("--images", type=int, default=160, help="photographs for the input")
+    parser.add_argument("--rounds", type=int, default=15, help="repetitions of each step")
+    parser.add_argument("--quick", action="store_true", help="few images and repetitions, to see that it runs")
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
     images, rounds = (16, 2) if args.quick else (args.images, args.rounds)
     console = Console()
-    inputs, steps = speeds_of_input(images), speeds_of_steps(rounds)
-    show(console, "input: speed over that of Pillow's bare decode", inputs, LEAST, {})
+    inputs, steps = input_speeds(images), step_times(rounds)
+    show(console, "input: speed over that of Pillow's decoding", inputs, LEAST, {})
     show(console, "step: time over that of AlexNet", steps, {}, MOST)
     report = {
         "images": images,
@@ -81,14 +81,14 @@ def main() -> None:
 
 
 def photograph(seed: int) -> bytes:
-    """1/f noise in colours, as a JPEG."""
+    """A JPEG of coloured 1/f noise."""
     random = np.random.default_rng(seed)
     width, height = SIZE
     down, across = np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None]
-    falling = 1 / np.maximum(np.hypot(down, across), 1 / width)
+    spectrum = 1 / np.maximum(np.hypot(down, across), 1 / width)
     planes = []
     for _ in range(3):
-        plane = np.fft.ifft2(np.fft.fft2(random.standard_normal((height, width))) * falling).real
+        plane = np.fft.ifft2(np.fft.fft2(random.standard_normal((height, width))) * spectrum).real
         planes.append(plane / plane.std())
     shared = planes[0]
     pixels = 120 + 45 * np.stack([shared, 0.9 * shared + 0.3 * planes[1], 0.9 * shared + 0.3 * planes[2]], axis=2)
@@ -97,8 +97,8 @@ def photograph(seed: int) -> bytes:
     return file.getvalue()
 
 
-def speeds_of_input(images: int) -> dict[str, dict[str, float]]:
-    """Time of Pillow's bare decode of some files over that of decoding them and all that a view does."""
+def input_speeds(images: int) -> dict[str, dict[str, float]]:
+    """Time of Pillow's decoding over the time of a batch, for each view."""
     sizes = []
     with tempfile.TemporaryDirectory() as folder:
         for index in range(images):
@@ -114,28 +114,30 @@ def speeds_of_input(images: int) -> dict[str, dict[str, float]]:
         }
         ratios: dict[str, list[float]] = {view: [] for view in VIEWS}
         seconds: dict[str, list[float]] = {view: [] for view in VIEWS}
-        bare = []
-        for indices in torch.arange(images).split(TOGETHER):
+        pillow = []
+        for indices in torch.arange(images).split(DECODED):
             files = [Path(folder, "train", "any", f"{index:04}.jpg") for index in indices.tolist()]
-            before = timed(decoded, files)
+            before = timed(decode, files)
             for view, photos in views.items():
-                own, after = timed(photos.batch, indices), timed(decoded, files)
+                own, after = timed(photos.batch, indices), timed(decode, files)
                 ratios[view].append(statistics.mean([before, after]) / own)
                 seconds[view].append(own / len(indices))
-                bare.append(after / len(indices))
+                pillow.append(after / len(indices))
                 before = after
     found = {
         view: {**spread(ratios[view]), "images per second": 1 / statistics.median(seconds[view])} for view in VIEWS
     }
-    return found | {"bare decode": {"images per second": 1 / statistics.median(bare), "bytes": statistics.mean(sizes)}}
+    return found | {
+        "bare decode": {"images per second": 1 / statistics.median(pillow), "bytes": statistics.mean(sizes)}
+    }
 
 
-def speeds_of_steps(rounds: int) -> dict[str, dict[str, float]]:
-    """Time of a step of each network over that of the plain one just before and after it."""
-    plain = step_of("alexnet")
+def step_times(rounds: int) -> dict[str, dict[str, float]]:
+    """Time of a step of each network over that of the plain network just before and after it."""
+    plain = make_step("alexnet")
     found = {}
     for name, options in ROWS.items():
-        own = step_of(name.split()[0], **options)
+        own = make_step(name.split()[0], **options)
         for step in (plain, own):
             step()
         ratios, seconds, plains = [], [], []
@@ -151,8 +153,8 @@ def speeds_of_steps(rounds: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def step_of(name: str, **options: Any) -> Callable[[], object]:
-    """One update of a network on the same images."""
+def make_step(name: str, **options: Any) -> Callable[[], object]:
+    """A function that makes one update of a network, always on the same images."""
     torch.manual_seed(0)
     model = create_model(name, dataset="imagenet", **options).train()
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -168,8 +170,8 @@ def step_of(name: str, **options: Any) -> Callable[[], object]:
     return step
 
 
-def decoded(files: list[Path]) -> None:
-    """What Pillow does alone."""
+def decode(files: list[Path]) -> None:
+    """Decode files with Pillow alone."""
     for file in files:
         with Image.open(file) as image:
             image.convert("RGB")

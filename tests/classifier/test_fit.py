@@ -1,13 +1,11 @@
-"""`patchreorder fit` and `predict`: from class folders to a classifier, a comparison and an answer."""
+"""`patchreorder fit`: from class folders to a classifier, a comparison and an answer."""
 
 import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import patchreorder
@@ -286,45 +284,3 @@ def test_weights_of_something_else_are_refused(data, tmp_path, capsys):
 def test_a_folder_that_is_none_is_named(tmp_path, weights, capsys):
     assert main(arguments(tmp_path / "nowhere", weights, tmp_path / "out")) == 2
     assert re.search(r"data \(.*nowhere\) must be a folder with train/CLASS", capsys.readouterr().err)
-
-
-# ---- predict ---------------------------------------------------------------------------------------
-
-
-def test_predict_names_the_class(fitted, data, capsys):
-    model, classes = patchreorder.load_classifier(fitted / "classifier.safetensors")
-    files = sorted((data / "val").rglob("*.jpg"))[:3]
-    assert main(["predict", str(fitted / "classifier.safetensors"), *map(str, files), "--top", "2"]) == 0
-    said = [re.split(r"\s*[│┃]\s*", line)[1:-1] for line in capsys.readouterr().out.splitlines() if "class-" in line]
-    images, _ = Photos.open(data, "val", view="Ori").batch(torch.arange(3))
-    with torch.inference_mode():
-        chances = model(images / 255).softmax(1)
-    for place in range(3):
-        best = chances[place].topk(2)
-        for rank in range(2):
-            _, name, chance = said[2 * place + rank]
-            assert name == classes[best.indices[rank]]
-            assert float(chance.rstrip("%")) == pytest.approx(100 * best.values[rank].item(), abs=0.06)
-
-
-def test_predict_goes_on_after_a_bad_picture(fitted, tmp_path, capsys):
-    good, bad = tmp_path / "good.png", tmp_path / "bad.png"
-    Image.fromarray(np.zeros((40, 30, 3), np.uint8)).save(good)
-    bad.write_bytes(b"no picture")
-    assert main(["predict", str(fitted / "classifier.safetensors"), str(bad), str(good)]) == 2
-    out, err = capsys.readouterr()
-    assert "class-" in out
-    assert "bad.png" in err
-
-
-@pytest.mark.parametrize("kind", ["cut", "other", "none"])
-def test_a_file_that_is_no_classifier_is_named(fitted, weights, tmp_path, capsys, kind):
-    file = tmp_path / "c.safetensors"
-    if kind != "none":
-        file.write_bytes(
-            (fitted / "classifier.safetensors").read_bytes()[:-50] if kind == "cut" else weights.read_bytes()
-        )
-    image = tmp_path / "x.png"
-    Image.new("RGB", (9, 9)).save(image)
-    assert main(["predict", str(file), str(image)]) == 2
-    assert "c.safetensors" in capsys.readouterr().err

@@ -27,7 +27,6 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
 
         found = figures.measure(seed)
         figures.write(found, out)
-        times = figures.rough_times()
     table = Table("maps of", title="Distance to the maps of the key (and cosine similarity)", title_justify="left")
     for label in figures.SETTINGS:
         table.add_column(label, justify="right")
@@ -40,8 +39,7 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
     nearer = (f"{count} of {2 * figures.KEYS}" for count in found.nearer.values())
     table.add_row(f"copies nearer than\nthe leaf, {figures.KEYS} other keys", *nearer)
     console.print(table)
-    for text in (figures.explain(found.distances), times):
-        console.print(f"\n{text}", markup=False, soft_wrap=not console.is_terminal)
+    console.print(f"\n{figures.explain(found.distances)}", markup=False, soft_wrap=not console.is_terminal)
     for text in (
         f"\nWritten to {out}: {', '.join(figures.FILES)}",
         "Next: `patchreorder demo --seed 1` for another key; docs/operator.md explains the operator.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import timeit
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,28 +101,6 @@ def explain(distances: Numbers) -> str:
         "sorted. Sorted pixels keep no arrangement, only how strongly and how often each filter was active. So all "
         "maps become more similar, those of the leaf too: compare within a column only."
     )
-
-
-def rough_times() -> str:
-    """Return a sentence on the time of sorting and copying. benchmarks/operator.py measures them properly."""
-    x = torch.rand(64, 64, SIZE // POOL, SIZE // POOL)
-    clone = _milliseconds(x.clone)
-    times = {
-        label: _milliseconds(lambda s=setting: patch_reorder(x, **s))  # type: ignore[misc]
-        for label, setting in SETTINGS.items()
-        if setting
-    }
-    sorting = ", ".join(f"{ms:.1f} ms with {label} ({ms / clone:.1f} x)" for label, ms in times.items())
-    b, c, h, w = x.shape
-    return (
-        f"Rough times (order of magnitude, {torch.get_num_threads()} thread(s)) for {b * c} maps of {h}x{w}: "
-        f"x.clone() {clone:.1f} ms, sorting {sorting}."
-    )
-
-
-def _milliseconds(run: Callable[[], object]) -> float:
-    run()
-    return 1000 * float(np.median(timeit.repeat(run, repeat=15, number=1)))
 
 
 # ---- feature maps --------------------------------------------------------------------------------

@@ -33,11 +33,11 @@ def test_index(model, photos, tmp_path, capsys):
     (photos / "notes.txt").touch()
     out = str(tmp_path / "out")
     assert main(["index", str(photos), "--out", out, "--workers", "0"]) == 0
-    said = capsys.readouterr().out
-    assert "1 images are left out until they change: bad.jpg cannot be read as" in said
-    assert "1 files are not images: notes.txt" in said
-    assert f"Index: {out}, 12 images (12 described now, 0 removed)." in said
-    assert f"Next: `patchreorder search {out} IMAGE`" in said
+    printed = capsys.readouterr().out
+    assert "1 images are left out until they change: bad.jpg cannot be read as" in printed
+    assert "1 files are not images: notes.txt" in printed
+    assert f"Index: {out}, 12 images (12 described now, 0 removed)." in printed
+    assert f"Next: `patchreorder search {out} IMAGE`" in printed
     assert main(["index", str(photos), "--out", out, "--workers", "0"]) == 0
     assert "(nothing has changed)" in capsys.readouterr().out
 
@@ -47,17 +47,17 @@ def test_search(model, photos, tmp_path, capsys):
     made(photos, tmp_path / "out")
     image = str(photos / "class-0001/0000.jpg")
     assert main(["search", out, image, "-k", "2", "--poses", "--html", str(page), "--workers", "0"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"│ 1 +│ 0.000 +│ class-0001/0000.jpg +│ upright", said)
-    assert len(re.findall(r"│ \d +│ \d\.\d{3} ", said)) == 2
-    assert f"Page: {page}" in said
-    assert "Next: open it" in said
+    printed = capsys.readouterr().out
+    assert re.search(r"│ 1 +│ 0.000 +│ class-0001/0000.jpg +│ upright", printed)
+    assert len(re.findall(r"│ \d +│ \d\.\d{3} ", printed)) == 2
+    assert f"Page: {page}" in printed
+    assert "Next: open it" in printed
     assert page.read_text().count("<img ") == 3
     assert main(["search", out, str(photos), "--workers", "0"]) == 0
-    said = capsys.readouterr().out
-    assert len(re.findall(r"│ \d +│ \d\.\d{3} ", said)) == 48
-    assert "bad.jpg cannot be read" in said
-    assert "Next: `--html FILE`" in said
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"│ \d +│ \d\.\d{3} ", printed)) == 48
+    assert "bad.jpg cannot be read" in printed
+    assert "Next: `--html FILE`" in printed
 
 
 def test_duplicates(model, photos, tmp_path, capsys):
@@ -90,18 +90,18 @@ def test_errors_say_what_is_wrong(model, photos, tmp_path, monkeypatch, capsys, 
     (tmp_path / "empty").mkdir()
     made(photos, tmp_path / "out")
     assert main(command) == 2
-    said = capsys.readouterr()
-    assert reason in said.err
-    assert said.out == ""
+    printed = capsys.readouterr()
+    assert reason in printed.err
+    assert printed.out == ""
 
 
 def test_another_descriptor_is_refused(model, photos, tmp_path, capsys):
     made(photos, tmp_path / "out")
     model.name = "sounds"
     assert main(["search", str(tmp_path / "out"), str(photos), "--model", "sounds"]) == 2
-    said = capsys.readouterr().err
-    assert "was made with colours (weights " in said
-    assert "cannot be searched with sounds" in said
+    printed = capsys.readouterr().err
+    assert "was made with colours (weights " in printed
+    assert "cannot be searched with sounds" in printed
 
 
 HOSTILE = [
@@ -133,9 +133,9 @@ def test_hostile_names_are_found_and_shown_clean(model, hostile, tmp_path, capsy
         ["duplicates", out, "--threshold", "2"],
     ):
         assert main([*command, "--html", str(page)]) == 0
-        said = capsys.readouterr().out
-        assert not UNPRINTABLE.search(said)
-        assert "caf .png" in said
+        printed = capsys.readouterr().out
+        assert not UNPRINTABLE.search(printed)
+        assert "caf .png" in printed
         text = page.read_text(encoding="utf-8")
         assert "<script" not in text
         assert "\x1b" not in text

@@ -53,7 +53,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("which", ["chunk", "manifest", "graph"])
 def test_damage_is_named_and_repaired(photos, tmp_path, monkeypatch, damage, which):
-    out, said = tmp_path / "out", []
+    out, lines = tmp_path / "out", []
     if which == "graph":
         pytest.importorskip("faiss")
         monkeypatch.setattr(update_module, "LARGE", 3)
@@ -67,11 +67,11 @@ def test_damage_is_named_and_repaired(photos, tmp_path, monkeypatch, damage, whi
     with pytest.raises(ValueError, match=rf"{reason}.*: run .*`patchreorder index` again"):
         Index(out)
     model, screen = Colours(), Screen()
-    screen.say = said.append
+    screen.say = lines.append
     made(photos, out, model, screen=screen, batch=5)
     assert model.seen == (5 if which == "chunk" else 0)  # only the lost vectors
     assert state(out) == before
-    assert bool(said) == ((which, damage) != ("manifest", "gone"))
+    assert bool(lines) == ((which, damage) != ("manifest", "gone"))
     if which != "chunk":
         assert files(out) == names
     assert not made(photos, out).changed

@@ -13,6 +13,7 @@ from patchreorder.measuring.image_set import is_dataset
 from patchreorder.models import FAMILIES
 from patchreorder.report import markdown
 from patchreorder.report.folder import load
+from patchreorder.report.sheets import values_sheet
 from patchreorder.report.tables import RecipeResults
 
 ROOT = Path(__file__).parent.parent
@@ -83,7 +84,8 @@ def test_the_readmes_table_is_that_of_the_committed_rows(name, setting):
     assert not committed()[name].problems
     (table,) = (table for table in committed()[name].tables if table.title.endswith(f"setting {setting}, test images"))
     shown = README.split(f"<!-- {name}, {setting}:")[1].split("-->")[1].split("<!-- end")[0].strip()
-    assert shown == markdown._cells(table), "run `patchreorder report results --markdown` and copy its first table"
+    written = markdown.render_sheet(values_sheet(table))
+    assert shown == written, "run `patchreorder report results --markdown` and copy its first table"
 
 
 # README's first table: the recipe and column of its numbers, and the row of each method by recipe.

@@ -5,6 +5,7 @@ import pytest
 from patchreorder.report.curves import Line
 from patchreorder.report.drawing import BLUE, GREEN, GREY, ORANGE, STYLES, Words
 from patchreorder.report.line_chart import LineChart, Panel, Series
+from patchreorder.report.text import MINUS
 from tests.report.svg import lines, marks, texts
 
 
@@ -77,3 +78,37 @@ def test_included_values_are_on_the_axis():
     assert "100" not in texts(tight)
     assert "100" in texts(wide)
     assert lines(tight, GREY) != lines(wide, GREY)
+
+
+def ticks(svg: str) -> list[str]:
+    """The texts that are numbers."""
+    return [
+        text for text in texts(svg) if text.replace(MINUS, "-").replace(".", "").lstrip("-").replace("e-", "").isdigit()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "expected"),
+    [
+        ([0, 10], {}, ["0", "2", "4", "6", "8", "10"]),
+        ([60, 80], {}, ["60", "65", "70", "75", "80"]),
+        ([0.01, 100], {"log": True}, ["0.01", "0.1", "1", "10", "100"]),
+        ([1e-6, 2e-6], {"log": True}, [f"1e{MINUS}06", f"2e{MINUS}06"]),
+    ],
+)
+def test_ticks_of_y(values, options, expected):
+    svg = chart(series("one", {0: [values[0]], 1: [values[1]]}, 0), ticks=["a", "b"], **options).draw().svg
+    assert ticks(svg) == expected
+
+
+def test_angles_have_round_ticks():
+    svg = chart(series("one", {-180: [1], 180: [1]}, 0), x="angle in degrees").draw().svg
+    assert ticks(svg)[:5] == [f"{MINUS}180", f"{MINUS}90", "0", "90", "180"]
+
+
+@pytest.mark.parametrize("log", [True, False])
+@pytest.mark.parametrize("values", [[3], [1e-9, 1e-9], [1e-6, 90], [0.3, 0.31], [1e90], [1e90, 2e90], [1e-90, 1e90]])
+def test_any_values_can_be_drawn(log, values):
+    svg = chart(series("one", {x: [y] for x, y in enumerate(values)}, 1), log=log).draw().svg
+    assert len(lines(svg, ORANGE)[0]) == len(values)
+    assert 1 <= len(ticks(svg)) <= 24

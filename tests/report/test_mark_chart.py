@@ -34,4 +34,4 @@ def test_intervals_and_zero_share_one_axis():
 def test_included_values_are_on_the_axis():
     panel = MarkPanel("cosine", [Marks("one", Style(BLUE), [(0, 0.5)])], include=[0, 1])
     svg = MarkChart(panels=[panel], rows=["conv1"], x="", alt="layers").draw().svg
-    assert {"0", "0.5", "1"} <= set(texts(svg))
+    assert {"0.0", "0.5", "1.0"} <= set(texts(svg))

@@ -145,11 +145,11 @@ def test_scores_are_explained_as_scores_and_errors_as_errors(tmp_path):
     folders = scores(tmp_path / "scores"), write(tmp_path / "errors", rows, facts())
     of_scores, of_errors = (" ".join(" ".join(read(page.render(load(folder))).text).split()) for folder in folders)
     assert "positive means that the first has the higher score" in of_scores
-    assert "lower for first : for second, sign test" in of_scores
+    assert "lower for 1st : 2nd" in of_scores
     assert "+0.125" in of_scores
     assert "McNemar" not in of_scores
     assert "negative means that the first makes fewer errors" in of_errors
-    assert "wrong only by first : only by second, McNemar" in of_errors
+    assert "wrong only by 1st : 2nd" in of_errors
 
 
 def test_what_is_not_installed_is_named(monkeypatch):

@@ -75,21 +75,6 @@ def test_pairs_are_those_of_the_facts(folder):
     ]
 
 
-def test_one_training_for_all_columns_is_paid_for_once(tmp_path):
-    rows = [
-        result(column=column, seed=seed, cpu_seconds=600.0)
-        for column, own in (("R", (0,)), ("T", (0, 1)))
-        for seed in own
-    ]
-    table = only_table(write(tmp_path, rows, facts(trains_once=True)))
-    assert [(row, on, cells[0], cells[-1]) for row, on, cells in text.costs(table)] == [
-        ("CNN", "all", "2", "20 min 00 s")
-    ]
-    assert "20 min 00 s of processor time" in text.cost_title(table)
-    apart = only_table(write(tmp_path / "apart", rows, facts()))
-    assert "30 min 00 s of processor time" in text.cost_title(apart)
-
-
 def test_columns_may_be_left_out_of_comparisons(tmp_path):
     columns = [facts()["columns"][0], facts()["columns"][1] | {"compared": False}]
     rows = [result(row=row, column=column) for row in ("cnn", "pr_cnn") for column in "RT"]

@@ -30,13 +30,6 @@ def test_numbers_as_text(found, expected):
     assert found == expected
 
 
-def test_costs_by_hand(tmp_path):
-    rows = seeds("cnn", [1], [2], steps=100, seconds=50.0, cpu_seconds=1800.0, details={"batch": 64})
-    table = only_table(write(tmp_path, rows, facts()))
-    assert text.costs(table) == [("CNN", "R", ["2", "208,586", "100", "50 s", "128", "1 h 00 min"])]
-    assert "1 h 00 min of processor time" in text.cost_title(table)
-
-
 def test_comparisons_in_words(folder, tmp_path):
     pairs = only_table(folder, split="test").pairs
     words = text.describe(pairs[0])

@@ -63,6 +63,8 @@ RC: dict[str, Any] = {
     "axes.titlesize": 10,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
+    "axes.xmargin": 0,
+    "axes.formatter.useoffset": False,
     "grid.color": RULE,
     "grid.linewidth": 0.8,
     "xtick.color": FAINT,
@@ -160,10 +162,10 @@ def save(figure: Figure, files: Sequence[Path], alt: str) -> None:
             write_whole(file, content.getvalue())
 
 
-def add_axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+def add_axes(figure: Figure, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
     """Axes at a position in inches from the top left corner."""
     wide, tall = figure.get_size_inches()
-    return figure.add_axes((left / wide, 1 - (top + height) / tall, width / wide, height / tall))
+    return figure.add_axes((left / wide, 1 - (top + height) / tall, width / wide, height / tall), **options)
 
 
 def add_text(figure: Figure, left: float, top: float, content: str, **style: Any) -> None:

@@ -28,7 +28,7 @@ from patchreorder.untrusted import is_number
 
 from . import text
 from .curves import Line, mean_line
-from .drawing import FAINT, MARGIN, STYLES, WIDTH, Drawing, Words, add_axes, add_text, finish, frame
+from .drawing import FAINT, RULE, STYLES, Drawing, Words, finish, frame
 from .line_chart import LineChart, Panel, Series
 from .tables import Heading, RecipeResults, Table
 from .tiles import BadStrip, read_tiles
@@ -102,7 +102,7 @@ def _lines(table: Table, how: Mapping[str, Any]) -> Drawing | None:
         y=curve.y,
         alt=_alt(table),
         ticks=ticks,
-        scale="log" if curve.log else "linear",
+        log=curve.log,
         diagonal="the whole shift" if how.get("diagonal") is True else "",
         words=_words(table),
     ).draw()
@@ -178,45 +178,39 @@ def _maps(table: Table, how: Mapping[str, Any]) -> Drawing | None:
     ]
     if not blocks:
         return None
-    wide, tall = (WIDTH - 2 * MARGIN) / 2, 1.4 + 1.5 * max(len(tiles) for _, tiles in blocks)
-    with frame(_words(table), {}, tall * math.ceil(len(blocks) / 2)) as (figure, top):
+    lines, down = 1 + max(len(tiles) for _, tiles in blocks), math.ceil(len(blocks) / 2)
+    body = 1.7 * lines * down
+    with frame(_words(table), {}, body) as (figure, top):
+        tall = figure.get_figheight()
+        ends = {"left": 0.1, "right": 0.98, "top": 1 - (top + 0.45) / tall, "bottom": 1 - (top + body - 0.35) / tall}
+        cells = figure.subplots(lines * down, 4, squeeze=False, gridspec_kw={**ends, "wspace": 0.3, "hspace": 0.6})
+        for cell in cells.flat:
+            cell.set(xticks=[], yticks=[])
+            cell.spines[:].set_visible(False)
         for index, (column, tiles) in enumerate(blocks):
-            left, upper = MARGIN + wide * (index % 2), top + tall * (index // 2)
+            own = cells[index // 2 * lines :, index % 2 * 2 :]
             network = tiles[0].row.title.rpartition(",")[0]
-            add_text(figure, left, upper, f"{network}: {column.title} {column.about}", fontsize=10, fontweight="bold")
+            own[0, 0].set_title(f"{network}: {column.title}\n{column.about}")
             for pose, title in enumerate(("as it is", column.title)):
-                middle = left + 0.85 + 1.75 * (pose + 0.5)
-                add_text(figure, middle, upper + 0.22, title, color=FAINT, ha="center")
-                _show(figure, tiles[0].images[pose : pose + 1], middle, upper + 0.4, 0.9)
-                for line, own in enumerate(tiles):
-                    count = len(own.maps) // 2
-                    _show(figure, own.maps[pose * count : (pose + 1) * count], middle, upper + 1.4 + 1.5 * line, 1.15)
-            for line, own in enumerate(tiles):
-                y = upper + 1.4 + 1.5 * line
-                add_text(figure, left, y + 0.4, own.row.title.rpartition(",")[2].strip(), fontsize=10)
-                add_text(figure, left + 2.6, y + 1.2, own.note, ha="center")
+                own[0, pose].imshow(tiles[0].images[pose], interpolation="none")
+                own[0, pose].set_xlabel(title, color=FAINT)
+                own[0, pose].spines[:].set(visible=True, color=RULE)
+                for cell, found in zip(own[1:, pose], tiles, strict=False):
+                    cell.imshow(_joined(np.array_split(found.maps, 2)[pose]), interpolation="none")
+            for cell, found in zip(own[1:, 0], tiles, strict=False):
+                cell.set_ylabel(found.row.title.rpartition(",")[2].strip(), rotation=0, ha="right", va="center")
+                cell.set_xlabel(found.note, loc="left")
         return finish(figure, _alt(table))
 
 
-def _show(figure: Any, tiles: np.ndarray, middle: float, top: float, height: float) -> None:
-    """Show tiles as one image, in two rows if there are several."""
-    rows = min(2, len(tiles))
-    across = math.ceil(len(tiles) / max(1, rows))
-    axes = add_axes(figure, middle - 0.8, top, 1.6, height)
-    axes.imshow(_joined(tiles, across), interpolation="none")
-    axes.set_axis_off()
-
-
-def _joined(tiles: np.ndarray, across: int) -> np.ndarray:
-    """Tiles side by side with transparent gaps, (height, width, 4)."""
-    scale = math.ceil(40 / tiles.shape[1])  # so that a gap is narrow
-    tiles = tiles.repeat(scale, 1).repeat(scale, 2)
-    tiles = np.pad(tiles, ((0, -len(tiles) % across), (0, 0), (0, 0), (0, 0)))
-    _, side, _, _ = tiles.shape
-    joined = np.zeros((len(tiles), side + 3, side + 3, 4), np.uint8)
-    joined[:, :side, :side, :3] = tiles
-    joined[:, :side, :side, 3] = 255
-    return joined.reshape(-1, across, side + 3, side + 3, 4).swapaxes(1, 2).reshape(-1, across * (side + 3), 4)
+def _joined(tiles: np.ndarray) -> np.ndarray:
+    """Tiles in two rows, with transparent gaps, (height, width, 4)."""
+    tiles = tiles[: len(tiles) // 2 * 2]
+    tiles = tiles.repeat(math.ceil(40 / tiles.shape[1]), 1).repeat(math.ceil(40 / tiles.shape[1]), 2)
+    tiles = np.pad(tiles, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=255)
+    tiles = np.pad(tiles, ((0, 0), (0, 3), (0, 3), (0, 0)))
+    count, side, _, _ = tiles.shape
+    return tiles.reshape(2, count // 2, side, side, 4).swapaxes(1, 2).reshape(2 * side, count // 2 * side, 4)
 
 
 def _tiles(table: Table, row: Heading, column: Heading) -> Tiles | None:
@@ -233,7 +227,7 @@ def _tiles(table: Table, row: Heading, column: Heading) -> Tiles | None:
     cosine: Any = image.get("cosine") if isinstance(image, dict) else None
     own = f"cosine {cosine:.2f}; " if is_number(cosine) else ""
     note = f"{own}mean of {text.count(result.n)} images {cell.mean:.3f}"
-    return Tiles(row, images, maps, note) if len(images) == 2 else None
+    return Tiles(row, images, maps, note) if len(images) == 2 and len(maps) >= 4 else None
 
 
 def _text(value: Any) -> str:

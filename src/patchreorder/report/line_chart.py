@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .axes import ends, set_ticks, set_y
 from .curves import Line
 from .drawing import GREY, INK, LETTER, MARGIN, WIDTH, Drawing, Style, Words, add_axes, finish, frame, save
+from .text import MINUS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,10 +36,6 @@ class Series(NamedTuple):
     def has_band(self) -> bool:
         return list(self.line.low) != list(self.line.high)
 
-    @property
-    def span(self) -> list[float]:
-        return [*self.line.low, *self.line.mean, *self.line.high, *([] if self.level is None else [self.level])]
-
 
 class Panel(NamedTuple):
     """Lines on one pair of axes."""
@@ -58,7 +54,7 @@ class LineChart:
         x, y: titles of the axes.
         alt: the chart in words.
         ticks: names for 0, 1, ... along x.
-        scale: of y: "linear", "log" or "root".
+        log: whether y is logarithmic.
         shared: whether all panels have the same y axis.
         include: values that the y axes must show.
         diagonal: what the line y = x is; "" draws none.
@@ -72,7 +68,7 @@ class LineChart:
     y: str
     alt: str
     ticks: Sequence[str] = ()
-    scale: str = "linear"
+    log: bool = False
     shared: bool = True
     include: Sequence[float] = ()
     diagonal: str = ""
@@ -102,14 +98,24 @@ class LineChart:
         step = TALL + (1.1 if slanted else 0.8)
         marked = all(len(one.line.x) <= MARKED for one in self.series)
         with frame(self.words, self._keys(marked), step * math.ceil(len(self.panels) / across)) as (figure, top):
+            first: Any = {}
             for index, panel in enumerate(self.panels):
                 left, upper = MARGIN + wide * (index % across), top + step * (index // across)
-                axes = add_axes(figure, left + 0.6, upper + 0.3, wide - 0.75, TALL)
+                axes = add_axes(figure, left + 0.6, upper + 0.3, wide - 0.75, TALL, **first)
+                if self.shared:
+                    first["sharey"] = axes
+                if not panel.x:
+                    first["sharex"] = axes
                 axes.set_title(panel.title)
+                axes.set_xlabel(panel.x or self.x)
                 axes.set_ylabel("" if index % across else self.y)
-                self._set_axes(axes, panel, slanted)
+                axes.grid(axis="y")
                 for one in panel.series:
                     _draw(axes, one, marked)
+                if self.diagonal:
+                    axes.axline((0, 0), slope=1, **DOTTED)
+                self._set_ticks(axes, panel.x or self.x, slanted)
+                self._set_y(axes, self.series if self.shared else panel.series)
             yield figure
 
     def _keys(self, marked: bool) -> dict[str, dict[str, Any]]:
@@ -119,22 +125,28 @@ class LineChart:
             keys[f"band: {self.band}"] = {"color": GREY, "alpha": 0.3, "linewidth": 7}
         return keys | {what: DOTTED for what in (self.diagonal, self.level) if what}
 
-    def _set_axes(self, axes: Axes, panel: Panel, slanted: bool) -> None:
-        xs = [x for one in (panel.series if panel.x else self.series) for x in one.line.x]
-        title = panel.x or self.x
-        axes.set_xlabel(title)
+    def _set_ticks(self, axes: Axes, title: str, slanted: bool) -> None:
         if self.ticks:
+            how: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
             axes.set_xlim(-0.5, len(self.ticks) - 0.5)
-            turned: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
-            axes.set_xticks(range(len(self.ticks)), self.ticks, **turned)
-        else:
-            axes.set_xlim(*ends(xs))
-            set_ticks(axes.xaxis, degrees="degree" in title.lower() or "°" in title)
-        ys = [*self.include, *(y for one in (self.series if self.shared else panel.series) for y in one.span)]
-        set_y(axes, ys + (xs if self.diagonal else []), self.scale)
-        axes.grid(axis="y")
-        if self.diagonal:
-            axes.plot(axes.get_xlim(), axes.get_xlim(), **DOTTED)
+            axes.set_xticks(range(len(self.ticks)), self.ticks, **how)
+        elif "degrees" in title:
+            axes.locator_params(axis="x", nbins=6, steps=[1, 1.5, 3, 4.5, 9, 10])
+
+    def _set_y(self, axes: Axes, series: Sequence[Series]) -> None:
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+        values = [*self.include, *(y for one in series for y in (*one.line.low, *one.line.high))]
+        axes.update_datalim([(series[0].line.x[0], y) for y in values])
+        if self.log:
+            axes.set_yscale("log")
+            decades = math.log10(max(values) / min(values))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1,) if decades > 2 else (1, 2, 5)))
+            axes.yaxis.set_minor_locator(NullLocator())
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", MINUS)))
+        axes.autoscale_view()
+        if not self.log and 0 <= min(values) < 0.5 * max(values):
+            axes.set_ylim(bottom=0)
 
 
 def _draw(axes: Axes, one: Series, marked: bool) -> None:

@@ -6,13 +6,12 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .axes import ends, set_ticks
 from .drawing import FAINT, INK, LETTER, MARGIN, WIDTH, Drawing, Style, Words, add_axes, finish, frame
 
 ACROSS = 4  # panels side by side
-WRAP = 50  # letters of a row's name in a line
+WRAP = 60  # letters of a row's name in a line
 
 
 class Marks(NamedTuple):
@@ -29,10 +28,6 @@ class MarkPanel(NamedTuple):
     title: str
     marks: Sequence[Marks]
     include: Sequence[float] = ()  # values that the axis must show
-
-    @property
-    def span(self) -> list[float]:
-        return [*self.include, *(x for marks in self.marks for _, *values in marks.values for x in values)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,24 +57,27 @@ class MarkChart:
         keys = {marks.title: {"linestyle": "none"} | marks.style.mark() for p in self.panels for marks in p.marks}
         body = (tall + 0.9) * math.ceil(len(self.panels) / across)
         with frame(Words(), keys if len(keys) > 1 else {}, body) as (figure, top):
+            first: Any = {}
             for index, panel in enumerate(self.panels):
                 left, upper = gutter + wide * (index % across), top + 0.3 + (tall + 0.9) * (index // across)
-                axes = add_axes(figure, left, upper, min(3.5, wide - 0.3), tall)
+                axes = add_axes(figure, left, upper, min(3.5, wide - 0.3), tall, **first)
+                if self.zero:
+                    first["sharex"] = axes
+                    axes.axvline(0, color=FAINT, linewidth=0.9, linestyle="--")
                 axes.set_title(panel.title)
                 axes.set_xlabel(self.x)
-                low, high = ends([0, *(x for p in self.panels for x in p.span)] if self.zero else panel.span)
-                axes.set_xlim(low - 0.06 * (high - low), high + 0.06 * (high - low))
-                set_ticks(axes.xaxis, most=4)
+                axes.margins(x=0.06)
+                axes.locator_params(axis="x", nbins=4)
                 axes.set_ylim(len(names) - 0.5, -0.5)
                 axes.set_yticks(range(len(names)), [""] * len(names) if index % across else names, color=INK)
                 axes.tick_params(axis="y", length=0)
                 axes.spines["left"].set_visible(False)
                 axes.grid(axis="y")
-                if self.zero:
-                    axes.axvline(0, color=FAINT, linewidth=0.9, linestyle="--")
                 for marks in panel.marks:
                     for row, _, *interval in marks.values:
                         axes.plot(interval, [row] * len(interval), color=marks.style.colour, linewidth=1.5)
                     at = [value for _, value, *_ in marks.values], [row for row, *_ in marks.values]
                     axes.plot(*at, linestyle="none", **marks.style.mark())
+                axes.update_datalim([(x, 0) for x in panel.include])
+                axes.autoscale_view(scaley=False)
             return finish(figure, self.alt)

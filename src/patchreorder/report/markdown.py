@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from . import text
-from .tables import RecipeResults, Table
+from .sheets import Sheet, costs_sheet, values_sheet
+from .tables import RecipeResults
 
 
 def render(recipes: Iterable[RecipeResults]) -> str:
@@ -19,38 +20,25 @@ def _blocks(recipe: RecipeResults) -> Iterator[str]:
         yield _escaped(text.no_rows(recipe))
     for table in recipe.tables:
         yield f"**{_escaped(table.title)}**"
-        yield _cells(table)
+        yield render_sheet(values_sheet(table))
         command = f"Made by `{table.command.replace('`', '')}`." if table.command else ""
         yield " ".join(filter(None, [_escaped(table.legend("Bold")), _escaped(table.about), command]))
         if bullets := [*table.remarks(), *map(text.describe, table.pairs)]:
             yield "\n".join(f"- {_escaped(bullet)}" for bullet in bullets)
-        yield f"{_escaped(text.cost_title(table))}:"
-        costs = ([_escaped(row), _escaped(column), *values] for row, column, values in text.costs(table))
-        yield _table(["model", "on", *text.COSTS], 2, costs)
+        costs = costs_sheet(table)
+        yield f"{_escaped(costs.title)}:"
+        yield render_sheet(costs)
     for problem in recipe.problems:
         yield _escaped(problem)
 
 
-def _cells(table: Table) -> str:
-    heads = ["model"]
-    for column in table.columns:
-        heads += [column.title, "paper", "gap"] if table.in_paper(column) else [column.title]
-    lines = []
-    for row in table.rows:
-        line = [_escaped(row.title)]
-        for column in table.columns:
-            cell = table.cell(row, column)
-            line.append(f"**{text.value(cell)}**" if cell.best else text.value(cell))
-            if table.in_paper(column):
-                line += [text.number(cell.paper, cell.digits), text.signed(cell.gap, cell.digits)]
-        lines.append(line)
-    return _table(heads, 1, lines)
-
-
-def _table(heads: Sequence[str], texts: int, lines: Iterable[Sequence[str]]) -> str:
-    """A table whose first `texts` columns are text and whose other columns are numbers."""
-    rule = ["---"] * texts + ["---:"] * (len(heads) - texts)
-    return "\n".join(f"| {' | '.join(line)} |" for line in ([_escaped(head) for head in heads], rule, *lines))
+def render_sheet(sheet: Sheet) -> str:
+    """A table of texts."""
+    rule = ["---"] * sheet.texts + ["---:"] * (len(sheet.heads) - sheet.texts)
+    rows = [[_escaped(cell) for cell in row] for row in sheet.rows]
+    for i, j in sheet.best:
+        rows[i][j] = f"**{rows[i][j]}**"
+    return "\n".join(f"| {' | '.join(line)} |" for line in ([*map(_escaped, sheet.heads)], rule, *rows))
 
 
 def _escaped(content: str) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from patchreorder.files import write_whole
@@ -20,6 +19,8 @@ from patchreorder.untrusted import clean
 
 from . import text
 from .comparison import McNemar, mcnemar
+from .sheets import Sheet
+from .terminal import print_sheet
 
 AS_IT_IS = "as it is"
 NOTABLE = 0.5  # points: the summary does not explain smaller losses
@@ -189,18 +190,18 @@ def _mean_by_layer(document: Document, model: str, measure: str, poses: Iterable
     return {layer: sum(values) / len(values) for layer, values in found.items()}
 
 
-def rate_rows(document: Document) -> list[tuple[str, list[str]]]:
-    """The table of rates: a row for each kind of pose, a cell for each network."""
+def rates_sheet(document: Document) -> Sheet:
+    """A row for each kind of pose, a column for each network."""
     names = [model.name for model in document.models]
-    rows = [(AS_IT_IS, [_with_interval(document.rate(name, AS_IT_IS)) for name in names])] if document.labelled else []
+    rows = [[AS_IT_IS, *(_with_interval(document.rate(name, AS_IT_IS)) for name in names)]] if document.labelled else []
     for words, poses in extremes(document):
-        rows.append((words, [text.number(mean_rate(document, name, poses), 1) for name in names]))
+        rows.append([words, *(text.number(mean_rate(document, name, poses), 1) for name in names)])
     for transform in document.transforms:
         found = [document.find(name, "consistency", transform=transform) for name in names]
         if all(found):
-            values = [text.number(own[0].value, 1) for own in found]
-            rows.append((f"same prediction in any two poses ({transform})", values))
-    return rows
+            title = f"same prediction in any two poses ({transform})"
+            rows.append([title, *(text.number(own[0].value, 1) for own in found)])
+    return Sheet("Predictions", [f"{document.counted}, % of the images", *names], rows)
 
 
 def _with_interval(rate: Rate) -> str:
@@ -311,28 +312,18 @@ def _flat(found: Measurement) -> dict[str, Any]:
 
 def show(document: Document, console: Console) -> None:
     """Print tables of rates and layers, and the summary."""
-    table = Table(f"{document.counted}, %")
-    for model in document.models:
-        table.add_column(Text(clean(model.name)), justify="right")
-    for title, values in rate_rows(document):
-        table.add_row(title, *values)
-    console.print(table)
-    for model in document.models:
-        console.print(_layers(document, model.name))
+    for sheet in (rates_sheet(document), *(_layers(document, model.name) for model in document.models)):
+        print_sheet(sheet, [], console)
     for sentence in summary(document):
         console.print(Text(clean(sentence)), soft_wrap=True)
 
 
-def _layers(document: Document, model: str) -> Table:
-    order = LayerMeasure(
-        "order changed, %", 100.0, 1, {model: _mean_by_layer(document, model, "order", document.poses)}
-    )
-    measures = [measure for measure in (*layer_measures(document), order) if measure.values[model]]
-    table = Table()
-    table.add_column(Text(f"layer of {clean(model)}"))
-    for measure in measures:
-        table.add_column(Text(clean(measure.title)), justify="right")
-    for layer in document.layers(model):
-        cells = (text.number(measure.values[model].get(layer), measure.digits) for measure in measures)
-        table.add_row(Text(clean(layer)), *cells)
-    return table
+def _layers(document: Document, model: str) -> Sheet:
+    changed = {model: _mean_by_layer(document, model, "order", document.poses)}
+    measures = [*layer_measures(document), LayerMeasure("order changed, %", 100.0, 1, changed)]
+    measures = [measure for measure in measures if measure.values[model]]
+    rows = [
+        [layer, *(text.number(measure.values[model].get(layer), measure.digits) for measure in measures)]
+        for layer in document.layers(model)
+    ]
+    return Sheet(f"Layers of {model}", ["layer", *(measure.title for measure in measures)], rows)

@@ -17,7 +17,7 @@ from .line_chart import LineChart, Panel, Series
 from .mark_chart import MarkChart, MarkPanel, Marks
 from .measured import Document, LayerMeasure, PoseAxis
 from .page import Tile
-from .table_charts import Numbers
+from .sheets import Sheet
 
 
 class Shown(NamedTuple):
@@ -33,25 +33,22 @@ def write(document: Document, file: Path) -> None:
 
 
 def render(document: Document) -> str:
-    """The page; the same document makes the same page. Names of files, classes and networks are untrusted."""
+    """The page; the same document makes the same page."""
     names = [model.name for model in document.models]
     measures = measured.layer_measures(document)
     return page.rendered(
         "measured.html.j2",
-        title=f"How invariant is {clean(' or '.join(names))}?",
+        title=f"How invariant is {' or '.join(names)}?",
         document=document,
-        sentences=[clean(sentence) for sentence in measured.summary(document)],
-        rates=measured.rate_rows(document),
+        sentences=measured.summary(document),
+        rates=measured.rates_sheet(document),
         curves=_curves(document),
-        curve_numbers=[_numbers(document, axis) for axis in measured.pose_axes(document)],
+        curve_sheets=[_curve_sheet(document, axis) for axis in measured.pose_axes(document)],
+        pairs=_pairs_sheet(document),
         layers=_layers(document, measures),
-        layer_heads=[f"{measure.title}{_of(document, name)}" for measure in measures for name in names],
-        layer_values=_layer_values(document, measures),
-        orders=_orders(document),
-        pairs=measured.pairs(document),
+        layer_sheet=_layer_sheet(document, measures),
+        orders=_orders_sheet(document),
         unstable=[(name, _unstable(document, name)) for name in names],
-        names=[clean(name) for name in names],
-        clean=clean,
     )
 
 
@@ -80,10 +77,23 @@ def _line(document: Document, model: str, axis: PoseAxis) -> Line:
     return Line([x for x, _ in axis.points], values, low, high)
 
 
-def _numbers(document: Document, axis: PoseAxis) -> Numbers:
-    lines = [(clean(model.name), _line(document, model.name, axis)) for model in document.models]
-    rows = [(name, [text.number(value, 1) for value in line.mean]) for name, line in lines]
-    return Numbers(f"{axis.title}: {axis.x}", [text.short(x) for x, _ in axis.points], rows)
+def _curve_sheet(document: Document, axis: PoseAxis) -> Sheet:
+    lines = [(model.name, _line(document, model.name, axis)) for model in document.models]
+    rows = [[name, *(text.number(value, 1) for value in line.mean)] for name, line in lines]
+    return Sheet(f"{axis.title}: {axis.x}", ["network", *(text.short(x) for x, _ in axis.points)], rows)
+
+
+def _pairs_sheet(document: Document) -> Sheet:
+    names = [model.name for model in document.models]
+    rows = [
+        [
+            *(pair.where, pair.verdict, text.number(pair.first, 1), text.number(pair.second, 1)),
+            *(text.count(pair.test.only_a), text.count(pair.test.only_b), text.chance(pair.test.p)),
+        ]
+        for pair in measured.pairs(document)
+    ]
+    heads = ["poses", "verdict", *(f"{name}, %" for name in names), *(f"worse for {name}" for name in names)]
+    return Sheet("Both networks, image by image", [*heads, "sign test"], rows, texts=2)
 
 
 def _layer_names(document: Document) -> list[str]:
@@ -109,34 +119,33 @@ def _layers(document: Document, measures: Sequence[LayerMeasure]) -> Drawing | N
             Marks(clean(model), style, [(layers.index(layer), value) for layer, value in own.items()])
             for (model, own), style in zip(measure.values.items(), STYLES[1:], strict=False)
         ]
-        panels.append(MarkPanel(measure.title, marks, include=[0, measure.ceiling]))
+        panels.append(MarkPanel(clean(measure.title), marks, include=[0, measure.ceiling]))
     alt = "The measures of the layers; the numbers are in the table"
     return MarkChart(panels=panels, rows=[clean(name) for name in layers], x="", alt=alt).draw() if panels else None
 
 
-def _layer_values(document: Document, measures: Sequence[LayerMeasure]) -> list[tuple[str, list[str]]]:
-    """The table of layers: a column for each measure and network."""
-    return [
-        (clean(layer), [text.number(own.get(layer), m.digits) for m in measures for own in m.values.values()])
-        for layer in _layer_names(document)
-    ]
+def _layer_sheet(document: Document, measures: Sequence[LayerMeasure]) -> Sheet:
+    """A row for each layer, a column for each measure and network."""
+    columns = [(measure, name, own) for measure in measures for name, own in measure.values.items()]
+    several = len(document.models) > 1
+    heads = [f"{measure.title}, {name}" if several else measure.title for measure, name, _ in columns]
+    layers = _layer_names(document)
+    rows = [[layer, *(text.number(own.get(layer), measure.digits) for measure, _, own in columns)] for layer in layers]
+    return Sheet("Layers", ["layer", *heads], rows)
 
 
-def _of(document: Document, model: str) -> str:
-    return f", {clean(model)}" if len(document.models) > 1 else ""
-
-
-def _orders(document: Document) -> list[list[str]]:
+def _orders_sheet(document: Document) -> Sheet:
     """For each reordering layer and small pose: how often the order changes, and the margins, level by level."""
-    lines = []
+    rows = []
     for model in document.models:
         for found in document.find(model.name, "order"):
             margins = (found.details.get(name) or [] for name in ("margin_at_flips", "margin_of_neighbours"))
             pose = measured.in_words(document.poses[found.pose])
             rates = text.number(found.value, 1), text.count(found.n)
             levels = (", ".join(text.number(value, 3) for value in values) for values in margins)
-            lines.append([model.name, found.layer, pose, *rates, *levels])
-    return lines
+            rows.append([model.name, found.layer, pose, *rates, *levels])
+    heads = ["network", "layer", "pose", "maps with a changed order, %", "of maps", "margin of swapped patches"]
+    return Sheet("Order of the patches", [*heads, "margin of successive patches"], rows, texts=3)
 
 
 def _unstable(document: Document, model: str) -> list[Shown]:
@@ -146,9 +155,9 @@ def _unstable(document: Document, model: str) -> list[Shown]:
             label = f", label {image.label}" if image.label else ""
             tiles = []
             for pose, prediction, png in image.views:
-                text = f"{measured.in_words(document.poses[pose])}: {prediction}{label}"
-                tiles.append(Tile("data:image/png;base64," + base64.b64encode(png).decode(), clean(text)))
+                caption = f"{measured.in_words(document.poses[pose])}: {prediction}{label}"
+                tiles.append(Tile("data:image/png;base64," + base64.b64encode(png).decode(), caption))
                 label = ""
             others = len(document.poses) - 1
-            found.append(Shown(clean(f"{image.image}: prediction changes in {image.changed} of {others} poses"), tiles))
+            found.append(Shown(f"{image.image}: prediction changes in {image.changed} of {others} poses", tiles))
     return found

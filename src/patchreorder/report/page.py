@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from patchreorder import __version__
 from patchreorder.files import write_whole
-from patchreorder.laboratory.rows import Result
+from patchreorder.untrusted import clean
 
 from . import text
 from .drawing import need_matplotlib
 from .figures import draw_figure
+from .sheets import costs_sheet, origins_sheet, pairs_sheet, values_sheet
 from .table_charts import curve_charts, pairs_chart, values_chart
 from .tables import RecipeResults, Table, TableCell
 from .tiles import BadStrip, read_tiles, tile_uri
@@ -34,16 +35,6 @@ class Mistakes(NamedTuple):
     reason: str = ""
 
 
-class Origin(NamedTuple):
-    """Where rows were made, and how many."""
-
-    commit: str
-    versions: str
-    machine: str
-    dates: str
-    rows: int
-
-
 def need_packages() -> None:
     """Raise an ImportError that names the extra to install, before anything is computed for a page."""
     need_matplotlib()
@@ -62,19 +53,20 @@ def render(recipes: Sequence[RecipeResults]) -> str:
     """The page of these recipes; the same rows make the same page."""
     title = recipes[0].title if len(recipes) == 1 else "Results of patchreorder"
     sections = [
-        {"recipe": recipe, "tables": [_section(table) for table in recipe.tables], "origins": origins(recipe)}
+        {"recipe": recipe, "tables": [_section(table) for table in recipe.tables], "origins": origins_sheet(recipe)}
         for recipe in recipes
     ]
     return rendered("page.html.j2", title=title, sections=sections)
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A page of a template beside this file; every text in the values is escaped."""
+    """A page of a template beside this file; every value is cleaned and escaped."""
     need_packages()
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True,  # anybody may have written the rows
+        autoescape=True,  # anybody may have written the values
+        finalize=lambda value: value if hasattr(value, "__html__") else clean(value),
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -88,25 +80,14 @@ def _section(table: Table) -> dict[str, Any]:
     return {
         "table": table,
         "figure": draw_figure(table),
-        "values_chart": values_chart(table),
-        "pairs_chart": pairs_chart(table),
+        "value_sheet": values_sheet(table),
+        "value_chart": values_chart(table),
+        "pair_sheet": pairs_sheet(table),
+        "pair_chart": pairs_chart(table),
         "curves": curve_charts(table),
+        "costs": costs_sheet(table),
         "mistakes": [(column, mistakes(table, column.name)) for column in table.columns],
     }
-
-
-def origins(recipe: RecipeResults) -> list[Origin]:
-    """The distinct origins of the rows, in the order of the rows."""
-    groups: dict[tuple[str, str, str], list[Result]] = {}
-    for result in recipe.results:
-        versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-        groups.setdefault((result.commit, versions, result.machine), []).append(result)
-    found = []
-    for (commit, versions, machine), rows in groups.items():
-        days = sorted({row.finished[:10] for row in rows if row.finished})
-        dates = " to ".join(dict.fromkeys([days[0], days[-1]])) if days else ""
-        found.append(Origin(commit, versions, machine, dates, len(rows)))
-    return found
 
 
 def mistakes(table: Table, column: str) -> list[Mistakes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from .curves import Line, mean_line, thinned
 from .drawing import BLACK, BLUE, ORANGE, STYLES, Drawing, Style
 from .line_chart import LineChart, Panel, Series
 from .mark_chart import MarkChart, MarkPanel, Marks
+from .sheets import Sheet
 from .tables import Curve, Heading, Table
 
 SEED, MEAN, PAPER = Style(BLUE, marker="o"), Style(BLUE, marker="|"), Style(ORANGE, marker="D", hollow=True)
@@ -55,24 +55,16 @@ def pairs_chart(table: Table) -> Drawing | None:
     return MarkChart(panels=panels, rows=rows, x=x, alt=alt, zero=True).draw() if panels else None
 
 
-class Numbers(NamedTuple):
-    """Some values of lines as a table: the x, and the y of each line."""
-
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[str]]]
-
-
 class CurveCharts(NamedTuple):
     """One curve of all models, a chart for some of them at a time."""
 
     title: str
     x: str
     y: str
-    scale: str
+    log: bool
     charts: Sequence[Drawing]
     missing: Sequence[str]  # models without this curve
-    numbers: Sequence[Numbers]
+    numbers: Sequence[Sheet]
 
 
 def curve_charts(table: Table) -> list[CurveCharts]:
@@ -92,9 +84,6 @@ def _charts(table: Table, curve: Curve) -> CurveCharts | None:
         column = next(iter(lines))
         lines = {column._replace(title=""): lines[column]}
     span = [y for own in lines.values() for line in own.values() for y in (*line.low, *line.high)]
-    # Square roots where most values are far below the largest, so that all can be read.
-    uneven = min(span) >= 0 and max(span) > 8 * statistics.median(span)
-    scale = "log" if curve.log else "root" if uneven else "linear"
     rows = [row for row in table.rows if any(row in own for own in lines.values())]
     reference = _reference(table, rows) if len(rows) > GROUP else None
     others = [row for row in rows if row != reference]
@@ -106,12 +95,12 @@ def _charts(table: Table, curve: Curve) -> CurveCharts | None:
         alt = f"{curve.y} by {curve.x}: {', '.join(row.title for row in styles)}; the numbers are in the table below"
         panels = [Panel(column.title, _series(own, styles)) for column, own in lines.items()]
         panels = [panel for panel in panels if panel.series]
-        charts.append(LineChart(panels=panels, x=curve.x, y=curve.y, alt=alt, scale=scale, include=span).draw())
+        charts.append(LineChart(panels=panels, x=curve.x, y=curve.y, alt=alt, log=curve.log, include=span).draw())
     return CurveCharts(
         title=curve.name[:1].upper() + curve.name[1:],
         x=curve.x,
         y=curve.y,
-        scale=scale,
+        log=curve.log,
         charts=charts,
         missing=[row.title for row in table.rows if row not in rows and any(table.cell(row, c).results for c in lines)],
         numbers=[_numbers(column.title, own) for column, own in lines.items()],
@@ -128,8 +117,8 @@ def _reference(table: Table, rows: Sequence[Heading]) -> Heading | None:
     return max((row for row in rows if row.name in counts), key=lambda row: counts[row.name], default=None)
 
 
-def _numbers(column: str, lines: Mapping[Heading, Line]) -> Numbers:
+def _numbers(column: str, lines: Mapping[Heading, Line]) -> Sheet:
     xs = thinned(sorted({x for line in lines.values() for x in line.x}), NUMBERS)
     means = [(row.title, dict(zip(line.x, line.mean, strict=True))) for row, line in lines.items()]
-    rows = [(title, [text.short(mean.get(x)) for x in xs]) for title, mean in means]
-    return Numbers(column, [text.short(x) for x in xs], rows)
+    rows = [[title, *(text.short(mean.get(x)) for x in xs)] for title, mean in means]
+    return Sheet(column, ["model", *map(text.short, xs)], rows)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .comparison import Comparison, Difference
+from .comparison import Difference
 
 if TYPE_CHECKING:
-    from .tables import Pair, RecipeResults, Table, TableCell
+    from .tables import Pair, RecipeResults, TableCell
 
 MISSING, NONE, MINUS = "missing", "\N{EN DASH}", "\N{MINUS SIGN}"
 
@@ -74,14 +74,6 @@ def interval(difference: Difference) -> str:
     return f"{signed(difference.low, difference.digits)} to {signed(difference.high, difference.digits)}"
 
 
-def tests(found: Comparison) -> list[str]:
-    """The exact test of each seed, and of all together if there are several."""
-    named = {f"seed {seed}": test for seed, test in found.tests.items()}
-    if len(named) > 1:
-        named["all seeds"] = found.together
-    return [f"{count(test.only_a)} : {count(test.only_b)}, {chance(test.p)} ({of})" for of, test in named.items()]
-
-
 def describe(compared: Pair) -> str:
     """A comparison as one to three sentences."""
     a, b = compared.a.title, compared.b.title
@@ -97,42 +89,17 @@ def describe(compared: Pair) -> str:
         unit, split = "in score", f"Lower for {a} : for {b}"
         drawn = "images" if difference.together == 1 else f"groups of {difference.together} images"
         over = f", drawing {drawn} again,"
+    tests = {f"seed {seed}": test for seed, test in found.tests.items()}
+    if len(tests) > 1:
+        tests["all seeds"] = found.together
+    counts = (f"{count(test.only_a)} : {count(test.only_b)}, {chance(test.p)} ({of})" for of, test in tests.items())
     return (
         f"{about}: {found.verdict}. {signed(difference.mean, difference.digits)} {unit} (95 % interval{over} "
         f"{interval(difference)}; {count(difference.n)} images, {seeds(difference.seeds)}{unequal}). {split}: "
-        f"{'; '.join(tests(found))}."
+        f"{'; '.join(counts)}."
     )
 
 
 def no_rows(recipe: RecipeResults) -> str:
     how = f": run `{recipe.command}`" if recipe.command else ""
     return f"{recipe.title}: no rows yet{how}."
-
-
-COSTS = ("seeds", "parameters", "steps", "time of a seed", "images/s", "processor time")
-
-
-def costs(table: Table) -> list[tuple[str, str, list[str]]]:
-    """The cost of each training: model, column, and the values of COSTS."""
-    return [
-        (
-            row,
-            column,
-            [
-                str(len(cell.results)),
-                count(cell.parameters),
-                " to ".join(map(count, cell.steps)),
-                duration(cell.seconds),
-                count(cell.images_per_second),
-                duration(cell.cpu_seconds),
-            ],
-        )
-        for row, column, cell in table.trainings
-    ]
-
-
-def cost_title(table: Table) -> str:
-    seconds = sum(cell.cpu_seconds for _, _, cell in table.trainings)
-    trained = any(any(cell.steps) for _, _, cell in table.trainings)
-    what = "training" if trained else "computing, nothing was trained"
-    return f"Cost of {what}: {duration(seconds)} of processor time, all cells and seeds together"

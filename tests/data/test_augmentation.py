@@ -7,7 +7,6 @@ import pickle
 import pytest
 import torch
 
-from patchreorder import create_model
 from patchreorder.data.augmentation import Augment, Augmentation, Sampled, apply, read_augmentation, sample
 
 
@@ -112,34 +111,3 @@ def test_texts_and_bad_amounts():
     ):
         with pytest.raises(error, match=rf"{name} \({value}\) must be"):
             Augment(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "first"),
-    [
-        ("cnn", {}, ["augment", "conv1"]),
-        ("fcn", {}, ["augment", "0"]),
-        ("st_cnn", {}, ["augment", "transformer"]),
-        ("pr_cnn", {}, ["augment", "conv1"]),
-        ("pr_cnn", {"layer": "align:size=28", "place": "input"}, ["reorder", "augment", "conv1"]),
-        ("c4_cnn", {"layer": "orient", "first": "align"}, ["first", "augment", "conv1"]),
-        ("unrolled_cnn", {}, ["augment", "reorder", "wrap1"]),
-    ],
-)
-def test_it_stands_where_the_image_enters_the_network(name, options, first):
-    torch.manual_seed(0)
-    plain = create_model(name, dataset="mnist-t", **options).eval()
-    torch.manual_seed(0)
-    model = create_model(name, dataset="mnist-t", augment="jitter=2,bend=1", **options).eval()
-    assert [child for child, _ in model.named_children()][: len(first)] == first
-    assert list(model.state_dict()) == list(plain.state_dict())
-    x = torch.rand(2, 1, 42, 42)
-    assert torch.equal(model(x), plain(x))
-    assert not torch.allclose(model.train()(x), plain(x), atol=1e-4)
-
-
-def test_a_bad_augmentation_of_a_network_is_named():
-    with pytest.raises(ValueError, match=r"augment \('tilt'\): 'tilt' must be one of"):
-        create_model("cnn", augment="tilt")
-    with pytest.raises(ValueError, match=r"zoom \(2\) must be from 0 \(none\) to 1"):
-        create_model("cnn", augment="zoom=2")

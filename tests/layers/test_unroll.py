@@ -7,12 +7,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
 
-from patchreorder import Unroll, align_shift, create_layer, create_model, unroll
+from patchreorder import Unroll, align_shift, create_layer, unroll
 from patchreorder.data.poses import Pose, apply_pose
-from patchreorder.models.turns import TurnClassifier, Wrap
 from tests.compiling import assert_exports_alike
 
 
@@ -160,72 +157,3 @@ def test_bad_arguments_are_named():
         unroll(torch.ones(1, 1, 4, 4, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"about=middle\|centroid"):
         create_layer("unroll:centre=middle")
-
-
-class TestTurnClassifier:
-    def test_against_a_linear_layer_on_every_shift(self):
-        head, x = TurnClassifier(6, 5, classes=3), torch.randn(4, 2, 3, 5)
-        nn.init.normal_(head.bias)
-        flat = x.view(4, 6, 5)
-        scores = [
-            F.linear(flat.roll(-turn, 2).flatten(1), head.weight.flatten(1), head.bias[:, turn]) for turn in range(5)
-        ]
-        torch.testing.assert_close(head(x), torch.stack(scores, 2).exp().sum(2).log())
-        # The probability of a class is the sum of those of its turns.
-        torch.testing.assert_close(
-            head(x).softmax(1), torch.stack(scores, 2).flatten(1).softmax(1).view(4, 3, 5).sum(2)
-        )
-
-    @pytest.mark.parametrize("any_turn", [True, False])
-    def test_shifts_change_nothing_only_for_any_turn(self, any_turn):
-        head, x = TurnClassifier(6, 5, classes=3, any_turn=any_turn), torch.randn(4, 6, 5)
-        nn.init.normal_(head.bias)
-        assert torch.allclose(head(x.roll(2, 2)), head(x), atol=1e-5) == any_turn
-
-    def test_gradients_are_right(self):
-        head = TurnClassifier(3, 4, classes=2).double()
-        x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
-
-        def run(x, weight, bias):
-            return torch.func.functional_call(head, {"weight": weight, "bias": bias}, (x,))
-
-        assert torch.autograd.gradcheck(run, (x, head.weight, head.bias))
-
-    def test_other_shapes_are_refused(self):
-        head = TurnClassifier(6, 5, classes=3)
-        with pytest.raises(ValueError, match="x has 6 features and 4 turns, not 6, 5"):
-            head(torch.randn(1, 6, 4))
-        with pytest.raises(ValueError, match="x has 2 columns, fewer than are to be continued \\(3\\)"):
-            Wrap(3)(torch.zeros(1, 1, 1, 2))
-        assert repr(head) == "TurnClassifier(features=6, turns=5, classes=3)"
-
-    def test_wrapping_is_circular_padding(self):
-        x, conv = torch.randn(2, 3, 7, 8), nn.Conv2d(3, 4, 5, padding=(0, 2), padding_mode="circular")
-        torch.testing.assert_close(F.conv2d(Wrap(2)(x), conv.weight, conv.bias), conv(x))
-
-
-class TestUnrolledCNN:
-    @pytest.mark.parametrize("halve", [True, False])
-    def test_quarter_turns_change_nothing_if_any_turn_will_do(self, halve):
-        model = create_model("unrolled_cnn", dataset="mnist-r", any_turn=True, halve=halve).eval()
-        assert model.classifier.turns == (12 if halve else 24)
-        x = torch.rand(3, 1, 28, 28)
-        for quarters in (1, 2, 3):
-            torch.testing.assert_close(model(x.rot90(quarters, (2, 3))), model(x), atol=1e-5, rtol=0)
-        known = create_model("unrolled_cnn", dataset="mnist-r").eval()
-        nn.init.normal_(known.classifier.bias)
-        assert not torch.allclose(known(x.rot90(1, (2, 3))), known(x), atol=1e-3)
-
-    def test_about_the_centroid_shifts_change_nothing(self):
-        model = create_model("unrolled_cnn", dataset="mnist-c", any_turn=True).eval()
-        assert repr(model.reorder) == "Unroll(radii=22, angles=48, reach=13, about='centroid')"
-        x = F.pad(torch.rand(2, 1, 9, 12), (10, 20, 20, 13))
-        assert torch.equal(model(x.roll((7, -5), (2, 3))), model(x))
-
-    def test_layers_that_do_not_fit_are_named(self):
-        with pytest.raises(ValueError, match="layer \\('align'\\) must be unroll"):
-            create_model("unrolled_cnn", dataset="mnist-r", layer="align")
-        with pytest.raises(ValueError, match="leaves 14x44, the CNN needs 21 radii"):
-            create_model("unrolled_cnn", dataset="mnist-r", layer="unroll")
-        with pytest.raises(ValueError, match=r"layer \('unroll:radii=22'\).*22x44"):
-            create_model("pr_cnn", dataset="mnist-r", layer="unroll:radii=22", place="input")

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from patchreorder.layers.patch_reorder import PatchReorder
+from patchreorder.layers.ranked_pool import ranked_pool
+from patchreorder.layers.registry import create_layer
 from patchreorder.models import alexnet, count_parameters, create_model
 from patchreorder.models.alexnet import MODELS, VARIANTS, freeze_convolutions, load_convolutions, split
-from patchreorder.models.blur_pool import blur_pool, max_blur_pool
-from patchreorder.models.rotation_conv import ANGLES, RotationConv2d, kernel_rotations, rotate_kernels
+from patchreorder.models.joined import Joined
+from patchreorder.models.rotation_conv import RotationConv2d
 from patchreorder.operator.functional import patch_reorder
 from tests import vision
 
@@ -34,12 +36,12 @@ def on_meta(name: str, **options: object) -> nn.Module:
 
 
 def seen(model: alexnet.AlexNet, images: Tensor) -> dict[str, Tensor]:
-    """What every named layer answers."""
-    answers = {}
+    """The outputs of all named layers."""
+    outputs = {}
     for name, place in model.layers.items():
-        model.get_submodule(place).register_forward_hook(lambda *x, name=name: answers.__setitem__(name, x[2]))
+        model.get_submodule(place).register_forward_hook(lambda *x, name=name: outputs.__setitem__(name, x[2]))
     model(images)
-    return answers
+    return outputs
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +122,7 @@ def by_hand(model: nn.Module, images: Tensor) -> Tensor:
 
 def test_the_variant_of_caffe_in_functions(images):
     model = made("alexnet", "caffe")
-    for parameter in model.parameters():  # the first weights are so small that the logits show the last bias only
+    for parameter in model.parameters():  # with the small initial weights the logits are the last bias
         if parameter.dim() > 1:
             nn.init.kaiming_normal_(parameter)
     logits = model(images)
@@ -128,7 +130,7 @@ def test_the_variant_of_caffe_in_functions(images):
     torch.testing.assert_close(logits, by_hand(model, images), rtol=1e-4, atol=1e-3)
 
 
-def test_first_weights_are_those_of_the_paper():
+def test_initial_weights_are_those_of_the_paper():
     model = create_model("alexnet_st", width=64)
     for name, parameter in model.named_parameters():
         if name.startswith("transformer.head"):
@@ -218,10 +220,10 @@ def test_reordering_is_by_default_that_of_the_paper():
 def test_rotations_are_in_the_first_second_and_fifth_convolution():
     for variant in VARIANTS:
         model = on_meta("alexnet_si", variant=variant)
-        turned = [model.get_submodule(model.layers[f"conv{number}"]) for number in range(1, 6)]
-        assert [isinstance(layer, RotationConv2d) for layer in turned] == [True, True, False, False, True]
-        assert [layer.groups for layer in turned] == list(VARIANTS[variant].groups)
-        assert turned[0].angles == (-90, -54, -18, 18, 54, 90)
+        layers = [model.get_submodule(model.layers[f"conv{number}"]) for number in range(1, 6)]
+        assert [isinstance(layer, RotationConv2d) for layer in layers] == [True, True, False, False, True]
+        assert [layer.groups for layer in layers] == list(VARIANTS[variant].groups)
+        assert layers[0].angles == (-90, -54, -18, 18, 54, 90)
 
 
 @each_variant
@@ -246,40 +248,6 @@ def test_global_pools_stand_for_the_last_pool(name, reduce, images):
     model = made(name, "torchvision")
     maps = seen(model, images)
     torch.testing.assert_close(split(model)[0](images), reduce(maps["relu5"], dim=(2, 3)))
-
-
-# ---- layers that AlexNet asks more of --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("groups", "bias"), [(2, True), (4, False), (1, True)])
-def test_rotations_in_groups(groups, bias):
-    """Each group by itself, each angle by itself, the maximum of all."""
-    layer = RotationConv2d(8, 12, 3, stride=2, padding=1, groups=groups, bias=bias)
-    x = torch.randn(2, 8, 9, 7)
-    rotations = kernel_rotations(3).float()
-    answers = []
-    for number, part in enumerate(x.chunk(groups, 1)):
-        weight = layer.weight.chunk(groups)[number]
-        own = layer.bias.chunk(groups)[number] if bias else None
-        turned = [rotate_kernels(weight, rotations=rotations[angle : angle + 1]) for angle in range(len(ANGLES))]
-        answers.append(torch.stack([F.conv2d(part, kernels, own, 2, 1) for kernels in turned]).amax(0))
-    torch.testing.assert_close(layer(x), torch.cat(answers, 1))
-    assert layer.weight.shape == nn.Conv2d(8, 12, 3, groups=groups).weight.shape
-
-
-@pytest.mark.parametrize("sides", [(54, 27), (13, 12), (3, 2)])
-def test_blurred_pools_with_windows_of_three(sides):
-    x = torch.randn(2, 3, *sides)
-    # Minus infinity beyond the end, where a window stands half outside.
-    ends = [1 - side % 2 for side in sides]
-    padded = F.pad(x, (0, ends[1], 0, ends[0]), value=-torch.inf)
-    want = blur_pool(padded.unfold(2, 3, 1).unfold(3, 3, 1).amax((4, 5)))
-    torch.testing.assert_close(max_blur_pool(x, window=3), want)
-    assert want.shape == F.max_pool2d(x, 3, 2, ceil_mode=True).shape
-    with pytest.raises(ValueError, match=r"window \(4\) must be 2 or 3"):
-        max_blur_pool(x, window=4)
-    with pytest.raises(ValueError, match=r"x of \(2, 3, 1, 2\) not smaller"):
-        max_blur_pool(torch.zeros(2, 3, 1, 2), window=3)
 
 
 # ---- weights of others -----------------------------------------------------------------------------
@@ -351,3 +319,96 @@ def test_a_front_is_cut_behind_its_last_convolution(variant, options):
     plain.load_state_dict(front.state_dict())
     assert torch.equal(alexnet.cut(plain)[0](images), maps)
     assert not torch.equal(alexnet.cut(plain)[1](maps), tail(maps))
+
+
+# ---- layers by name ---------------------------------------------------------------------------------
+
+
+@each_variant
+@pytest.mark.parametrize(
+    ("place", "layer", "numbers"),
+    [
+        ("pool5", "ranked:quantiles=16", 16),
+        ("pool5", "ranked", 36),
+        ("conv5", "ranked:smooth=3,stride=2,weights=-0.5", 36),
+        ("conv5", "align", 36),
+        ("pool5", "align", 36),
+        ("input", "align", 36),
+    ],
+)
+def test_layers_in_alexnet(variant, place, layer, numbers):
+    plain = create_model("alexnet", variant=variant, **SMALL).eval()
+    model = create_model("alexnet_pr", variant=variant, place=place, layer=layer, **SMALL).eval()
+    model.features.load_state_dict(plain.features.state_dict())
+    x, inserted = torch.rand(1, 3, 224, 224), create_layer(layer)
+    fc6 = model.get_submodule(model.layers["fc6"])
+    assert fc6.in_features == 256 * numbers
+    with torch.no_grad():
+        given = plain.normalise(x)
+        maps = plain.features[:-1](inserted(given) if place == "input" else given)  # 13x13
+        pool = plain.features[-1]
+        wanted = {
+            "input": lambda: pool(maps),
+            "pool5": lambda: inserted(pool(maps)),
+            "conv5": lambda: inserted(maps) if inserted(maps).dim() == 3 else pool(inserted(maps)),
+        }[place]()
+        assert torch.equal(alexnet.split(model)[0](x), wanted.flatten(1))
+        assert model(x).shape == (1, 5)
+        trunk, tail = alexnet.cut(alexnet.split(model)[0])
+        assert torch.equal(tail(trunk(x)), wanted.flatten(1))
+    if variant == "torchvision":
+        names = alexnet.load_convolutions(model, plain.state_dict())
+        assert len(names) == 10
+
+
+@each_variant
+@pytest.mark.parametrize("names", [["conv1", "conv2", "conv3", "conv4", "conv5"], ["conv2", "conv4"]])
+def test_several_convolutions_are_pooled_and_joined(variant, names):
+    plain = create_model("alexnet", variant=variant, **SMALL).eval()
+    text = "ranked:quantiles=8,centre=true"
+    model = create_model("alexnet_pr", variant=variant, place="+".join(reversed(names)), layer=text, **SMALL).eval()
+    own = model.features.state_dict()  # the names of the convolutions stay, up to the last that is pooled
+    model.features.load_state_dict({name: plain.features.state_dict()[name] for name in own})
+    x = torch.rand(2, 3, 224, 224)
+    with torch.no_grad():
+        maps = seen(plain, x)
+        pool = plain.get_submodule(plain.layers["pool5"])
+        parts = [
+            ranked_pool(pool(maps[name.replace("conv", "relu")]), quantiles=8, centre=True).flatten(1) for name in names
+        ]
+        front = alexnet.split(model)[0]
+        found = front(x)
+        trunk, tail = alexnet.cut(front)
+        assert torch.equal(tail(trunk(x)), found)
+    pooled = found.split([part.shape[1] for part in parts], 1)
+    assert torch.equal(pooled[-1], parts[-1])  # the last as it is, the others as strong
+    strength = parts[-1].square().mean(1).sqrt()
+    for values, part in zip(pooled, parts, strict=True):
+        torch.testing.assert_close(values.square().mean(1).sqrt(), strength)
+        torch.testing.assert_close(torch.cosine_similarity(values, part), torch.ones(2))
+    assert model(x).shape == (2, 5)
+    if len(names) == 5 and variant == "torchvision":  # 1,152 filters, eight values of each
+        assert count_parameters(model) == count_parameters(plain)
+
+
+def test_joined_places_that_do_not_fit_are_named():
+    for place, layer, says in (
+        ("conv1+pool5", "ranked", r"place \('conv1\+pool5'\) must join different ones of conv1"),
+        ("conv1+conv1", "ranked", r"place \('conv1\+conv1'\) must join different"),
+        ("conv1+conv5", None, r"place \('conv1\+conv5'\) joins pools: give the layer by name"),
+        ("conv1+conv5", "align", r"layer \('align'\) gives maps"),
+        ("conv1+conv5", "ranked:keep=37", r"does not fit conv5: keep \(37\)"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            create_model("alexnet_pr", place=place, layer=layer, **SMALL)
+    with pytest.raises(ValueError, match=r"pools \(7\) must be for layers: 0"):
+        Joined(nn.Sequential(nn.ReLU()), {"7": nn.Flatten()})
+
+
+def test_layers_that_do_not_fit_alexnet_are_named():
+    with pytest.raises(ValueError, match=r"layer \('orient'\) needs maps of a group convolution"):
+        create_model("alexnet_pr", layer="orient", place="pool5")
+    with pytest.raises(ValueError, match=r"layer \('ranked'\) at input gives no maps"):
+        create_model("alexnet_pr", layer="ranked", place="input")
+    with pytest.raises(ValueError, match=r"does not fit pool5: keep \(37\)"):
+        create_model("alexnet_pr", layer="ranked:keep=37", place="pool5")

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from patchreorder.data.datasets import CIFAR10_VARIANTS
-from patchreorder.data.images import MEAN_COLOUR
-from patchreorder.models import alexnet, cifar, count_parameters, create_model
+from patchreorder.data.images import MEAN
+from patchreorder.models import count_parameters, create_model
 from patchreorder.models.cifar import MODELS
+from patchreorder.models.normalise import STD
 from patchreorder.operator.functional import patch_reorder
 
 torch.set_num_threads(1)
@@ -50,7 +50,7 @@ def test_counts():
 @pytest.mark.parametrize("name", ["cifar_pr", "cifar_pr_fine"])
 def test_the_network_in_functions(name):
     model, x = create_model(name), torch.rand(3, 3, 32, 32)
-    maps = (x - torch.tensor(alexnet.MEAN).view(3, 1, 1)) / torch.tensor(alexnet.STD).view(3, 1, 1)
+    maps = (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
     maps = F.max_pool2d(F.relu(model.conv1(maps)), 2)
     maps = F.max_pool2d(F.relu(model.conv2(maps)), 2)
     maps = F.relu(model.conv5(F.relu(model.conv4(F.relu(model.conv3(maps))))))
@@ -126,7 +126,26 @@ def test_mistakes_are_named():
         create_model("cifar_pr", place="end")
 
 
-def test_networks_and_data_agree():
-    assert tuple(CIFAR10_VARIANTS) == cifar.DATASETS
-    assert {variant.size for variant in CIFAR10_VARIANTS.values()} == {cifar.SIZE}
-    assert [round(255 * part) for part in alexnet.MEAN] == list(MEAN_COLOUR)
+@pytest.mark.parametrize(
+    ("place", "layer", "numbers"),
+    [
+        ("pool5", "ranked", 16),
+        ("pool5", "ranked:quantiles=4", 4),
+        ("conv5", "ranked:smooth=3,stride=2", 9),  # of 8x8 maps, instead of the pool
+        ("conv5", "align", 16),
+        ("input", "align", 16),
+    ],
+)
+def test_layers_in_the_network_for_cifar10(place, layer, numbers):
+    model, x = create_model("cifar_pr", layer=layer, place=place), torch.rand(3, 3, 32, 32)
+    assert model(x).shape == (3, 10)
+    assert model.fc6.in_features == 64 * numbers
+    assert abs(count_parameters(model) - 545_482) < 1500
+    if layer == "ranked":
+        maps = model[: [name for name, _ in model.named_children()].index("reorder")](x)
+        logits = model.fc8(F.relu(model.fc7(F.relu(model.fc6(patch_reorder(maps, grid="pixels").flatten(1))))))
+        torch.testing.assert_close(model(x), logits, atol=1e-5, rtol=1e-4)
+    if place == "input":
+        assert [name for name, _ in model.named_children()][:3] == ["normalise", "reorder", "conv1"]
+    with pytest.raises(ValueError, match=r"layer \('align'\) excludes levels"):
+        create_model("cifar_pr", layer="align", levels=1)

@@ -1,23 +1,16 @@
 """The networks of Table 1: sizes, parameter counts, what each changes of the CNN."""
 
 import copy
-from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from patchreorder.data import datasets, sources
-from patchreorder.data.datasets import MNIST_VARIANTS
-from patchreorder.engine.predict import predict
-from patchreorder.laboratory.rows import read as read_rows
 from patchreorder.layers.patch_reorder import PatchReorder
-from patchreorder.metrics.accuracy import mistakes
-from patchreorder.models import MODELS, count_parameters, create_model, mnist, shipped
+from patchreorder.layers.ranked_pool import ranked_pool
+from patchreorder.models import MODELS, count_parameters, create_model, mnist
 from patchreorder.models.blur_pool import max_blur_pool
-from patchreorder.models.thin_conv import ThinConv2d
 from patchreorder.operator.functional import patch_reorder
 
 SETS = ("mnist-r", "mnist-t")
@@ -25,10 +18,6 @@ SETS = ("mnist-r", "mnist-t")
 
 def images(dataset: str, count: int = 3) -> torch.Tensor:
     return torch.rand(count, 1, mnist.SIZES[dataset], mnist.SIZES[dataset])
-
-
-def test_sizes_are_those_of_the_data():
-    assert {name: variant.size for name, variant in MNIST_VARIANTS.items()} == mnist.SIZES
 
 
 @pytest.mark.parametrize("dataset", SETS)
@@ -163,73 +152,6 @@ def test_mistakes_are_named():
         create_model("fcn", dataset="mnist", pretrained=True)
 
 
-# ---- the fast gradient of a first convolution ------------------------------------------------------
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_thin_convolution_has_the_gradients_of_any(channels):
-    layer = ThinConv2d(channels, 2, 3).double()
-    x = torch.rand(2, channels, 5, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.equal(layer(x), F.conv2d(x, layer.weight, layer.bias))
-    towards = torch.rand(2, 2, 3, 2, dtype=torch.float64)
-    wanted = torch.autograd.grad(F.conv2d(x, layer.weight, layer.bias), (x, layer.weight, layer.bias), towards)
-    for got, want in zip(torch.autograd.grad(layer(x), (x, layer.weight, layer.bias), towards), wanted, strict=True):
-        assert torch.allclose(got, want)
-    assert torch.autograd.gradcheck(layer, (x,))
-    assert torch.autograd.gradgradcheck(layer, (x,))
-
-
-def test_a_thin_convolution_is_a_plain_one_without_a_gradient():
-    layer, x = ThinConv2d(1, 5, 3), torch.rand(2, 1, 7, 7)
-    assert "ThinConv" not in layer(x).grad_fn.name()
-    assert "ThinConv" in layer(x.requires_grad_()).grad_fn.name()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        layer(x).sum().backward()
-    assert x.grad is not None
-
-
-# ---- the trained weights we ship -------------------------------------------------------------------
-
-SHIPPED = [(name, dataset) for name in ("cnn", "pr_cnn", "st_cnn") for dataset in SETS] + [("unrolled_cnn", "mnist-r")]
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def test_digits():
-    try:
-        sources.fetch(sources.MNIST)
-    except OSError as error:
-        pytest.skip(f"MNIST cannot be fetched here: {error}")
-    return {dataset: datasets.mnist(dataset, split="test").first(2000) for dataset in SETS}
-
-
-@pytest.mark.parametrize(("name", "dataset"), SHIPPED)
-def test_shipped_weights_make_the_mistakes_of_their_row(name, dataset, test_digits):
-    row = shipped.row(name, dataset)
-    wrong, _ = mistakes(*predict(create_model(name, dataset=dataset, pretrained=True), test_digits[dataset]))
-    wanted = {index for index in row["errors"] if index < 2000}
-    assert len(wanted ^ set(wrong.tolist())) <= 2
-    assert len(wanted) > 4  # else a network that is never tested would pass
-
-
-@pytest.mark.parametrize(("name", "dataset"), SHIPPED)
-def test_rows_of_shipped_weights_are_committed_results(name, dataset):
-    row = shipped.row(name, dataset)
-    assert row in [asdict(result) for result in read_rows(ROOT / "results" / "table1.jsonl").results]
-    assert (row["recipe"], row["setting"], row["split"]) == ("table1", "short", "test")
-    assert row["parameters"] == count_parameters(create_model(name, dataset=dataset))
-
-
-def test_shipped_weights_are_small():
-    assert sum(file.stat().st_size for file in shipped.FOLDER.iterdir()) < 8_000_000
-    assert len(list(shipped.FOLDER.glob("*.safetensors"))) == len(SHIPPED)
-
-
-def test_a_row_that_is_not_shipped_is_named():
-    with pytest.raises(ValueError, match="no row of fcn for mnist is shipped"):
-        shipped.row("fcn", "mnist")
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -271,7 +193,193 @@ def test_behind_a_cut_input_the_network_is_made_for_what_is_left():
     for layer, place, why in (
         ("align:size=20", "input", "leaves 20x20 pixels, the CNN needs 21x21"),
         ("align:size=50", "input", r"size \(50\) is more than the 42x42 pixels of the maps"),
-        ("align:size=5", "relu", "leaves maps of 5x5 at relu, and what follows is made for 11x11: leave size out"),
+        ("align:size=5", "relu", "gives maps of 5x5 at relu, and the rest of the network needs 11x11: leave size out"),
     ):
         with pytest.raises(ValueError, match=why):
             create_model("pr_cnn", dataset="mnist-t", layer=layer, place=place)
+
+
+# ---- layers by name ---------------------------------------------------------------------------------
+
+
+def front(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The second convolution's answer."""
+    return model.conv2(F.relu(F.max_pool2d(model.conv1(x), 2, ceil_mode=True)))
+
+
+@pytest.mark.parametrize(
+    ("place", "length"), [("conv", 121), ("relu", 121), ("pool", 36)]
+)  # of 11x11 and 6x6 maps: before the pool it stands instead of it
+def test_ranked_values_go_to_the_classifier(place, length):
+    model, x = create_model("pr_cnn", dataset="mnist-t", layer="ranked", place=place), images("mnist-t")
+    maps = front(model, x)
+    if place == "pool":
+        maps = F.max_pool2d(maps, 2, ceil_mode=True)
+    values = ranked_pool(maps.relu())
+    assert values.shape[2] == length
+    torch.testing.assert_close(model(x), model.classifier(values.flatten(1)), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer", "numbers"), [("ranked:quantiles=16", 16), ("ranked:keep=5", 5), ("ranked:mean=true", 1), ("align", 36)]
+)
+def test_the_classifier_is_as_wide_as_it_must_be(layer, numbers):
+    torch.manual_seed(1)
+    plain = create_model("cnn", dataset="mnist-t")
+    torch.manual_seed(1)
+    model = create_model("pr_cnn", dataset="mnist-t", layer=layer, place="pool")
+    assert model.classifier.in_features == 64 * numbers
+    assert count_parameters(model) == count_parameters(plain) - (36 - numbers) * 64 * 10
+    assert torch.equal(model.conv2.weight, plain.conv2.weight)  # the same seed, the same convolutions
+    model(images("mnist-t")).sum().backward()
+    assert model.conv1.weight.grad.abs().sum() > 0
+    with torch.device("meta"):  # as recipes count parameters
+        assert count_parameters(create_model("pr_cnn", dataset="mnist-t", layer=layer, place="pool")) == (
+            count_parameters(model)
+        )
+
+
+def test_reorder_by_name_is_the_network_of_before():
+    x = images("mnist")
+    for options, layer in (
+        ({"grid": "pixels", "place": "pool"}, "reorder"),
+        ({"grid": 2, "place": "relu"}, "reorder:grid=2"),
+        ({"grid": 2, "place": "conv", "per_channel": False}, "reorder:grid=2,per_channel=false"),
+    ):
+        torch.manual_seed(0)
+        first = create_model("pr_cnn", **options)
+        torch.manual_seed(0)
+        second = create_model("pr_cnn", layer=layer, place=options["place"])
+        assert repr(first) == repr(second)
+        assert torch.equal(first(x), second(x))
+
+
+def test_an_aligned_input_makes_a_network_blind_to_shifts():
+    x = torch.zeros(2, 1, 42, 42)
+    x[:, :, 3:20, 5:25] = torch.rand(2, 1, 17, 20)
+    moved = x.roll((11, 9), (2, 3))
+    plain = create_model("cnn", dataset="mnist-t")
+    aligned = create_model("pr_cnn", dataset="mnist-t", layer="align", place="input")
+    assert list(aligned.state_dict()) == list(plain.state_dict())
+    with torch.no_grad():
+        assert torch.equal(aligned(moved), aligned(x))
+        assert not torch.allclose(plain(moved), plain(x), atol=1e-4)
+
+
+def test_oriented_features_make_a_network_blind_to_quarter_turns():
+    x = images("mnist")
+    plain, model = create_model("c4_cnn"), create_model("c4_cnn", layer="orient")
+    with torch.no_grad():
+        torch.testing.assert_close(model(x.rot90(1, (2, 3))), model(x), atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(plain(x.rot90(1, (2, 3))), plain(x), atol=1e-4)
+    width = model.conv1.out_channels
+    assert model.classifier.in_features == 4 * width * 2 * 2  # all of them
+    assert abs(count_parameters(model) / count_parameters(create_model("cnn")) - 1) < 0.07
+
+
+def test_other_layers_in_the_group_convolutional_network():
+    x = images("mnist")
+    ranked = create_model("c4_cnn", layer="ranked", place="pool")
+    aligned = create_model("c4_cnn", layer="align", place="input")
+    with torch.no_grad():
+        torch.testing.assert_close(ranked(x.rot90(1, (2, 3))), ranked(x), atol=1e-5, rtol=1e-5)
+        assert torch.equal(aligned(x.roll(3, 3)), aligned(x))
+    both = create_model("c4_cnn", dataset="mnist-t", layer="orient", first="align:size=28")
+    assert count_parameters(both) == count_parameters(create_model("c4_cnn", dataset="mnist-r", layer="orient"))
+    with pytest.raises(ValueError, match=r"layer \('align:size=20'\) leaves 20x20 pixels, the CNN needs 21x21"):
+        create_model("c4_cnn", first="align:size=20")
+    two = create_model("c4_cnn", layer="ranked:quantiles=2", place="pool")
+    assert two.classifier.in_features == 2 * two.conv2.out_channels
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"layer": "orient"}, r"layer \('orient'\) needs maps of a group convolution"),
+        ({"layer": "ranked", "place": "input"}, r"layer \('ranked'\) at input gives no maps for the convolutions"),
+        ({"layer": "ranked:keep=37", "place": "pool"}, r"\('ranked:keep=37'\) does not fit pool: keep \(37\) is more"),
+        ({"layer": "ranked:smooth=7", "place": "pool"}, r"does not fit pool: smooth \(7\)"),
+        ({"layer": "reorder:grid=7", "place": "pool"}, r"does not fit pool: grid \(7\)"),
+        ({"layer": "ranked:kept=1"}, r"'kept=1' must be one of keep=NUMBER"),
+        ({"layer": "ranked", "grid": 3, "energy": "l1"}, r"layer \('ranked'\) excludes grid, energy: write options"),
+        ({"layer": "ranked", "place": "end"}, r"place \('end'\) must be one of conv, relu, pool, input"),
+    ],
+)
+def test_what_does_not_fit_the_cnn_is_named(options, says):
+    with pytest.raises(ValueError, match=says):
+        create_model("pr_cnn", dataset="mnist-t", **options)
+
+
+def test_what_does_not_fit_the_group_convolutional_network_is_named():
+    with pytest.raises(ValueError, match=r"layer \('ranked'\) must be orient, of 4 orientations, at place orientation"):
+        create_model("c4_cnn", layer="ranked")
+    with pytest.raises(ValueError, match=r"must be orient, of 4 orientations"):
+        create_model("c4_cnn", layer="orient:orientations=8")
+    with pytest.raises(ValueError, match=r"layer \('orient'\) needs maps of a group convolution"):
+        create_model("c4_cnn", layer="orient", place="pool")  # behind the maximum there are no orientations
+    with pytest.raises(ValueError, match=r"place \('relu'\) must be one of orientation, pool, input"):
+        create_model("c4_cnn", layer="orient", place="relu")
+
+
+# ---- augmentation ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "first"),
+    [
+        ("cnn", {}, ["augment", "conv1"]),
+        ("fcn", {}, ["augment", "0"]),
+        ("st_cnn", {}, ["augment", "transformer"]),
+        ("pr_cnn", {}, ["augment", "conv1"]),
+        ("pr_cnn", {"layer": "align:size=28", "place": "input"}, ["reorder", "augment", "conv1"]),
+        ("c4_cnn", {"layer": "orient", "first": "align"}, ["first", "augment", "conv1"]),
+        ("unrolled_cnn", {}, ["augment", "reorder", "wrap1"]),
+    ],
+)
+def test_augmentation_stands_where_the_image_enters_the_network(name, options, first):
+    torch.manual_seed(0)
+    plain = create_model(name, dataset="mnist-t", **options).eval()
+    torch.manual_seed(0)
+    model = create_model(name, dataset="mnist-t", augment="jitter=2,bend=1", **options).eval()
+    assert [child for child, _ in model.named_children()][: len(first)] == first
+    assert list(model.state_dict()) == list(plain.state_dict())
+    x = torch.rand(2, 1, 42, 42)
+    assert torch.equal(model(x), plain(x))
+    assert not torch.allclose(model.train()(x), plain(x), atol=1e-4)
+
+
+def test_a_bad_augmentation_of_a_network_is_named():
+    with pytest.raises(ValueError, match=r"augment \('tilt'\): 'tilt' must be one of"):
+        create_model("cnn", augment="tilt")
+    with pytest.raises(ValueError, match=r"zoom \(2\) must be from 0 \(none\) to 1"):
+        create_model("cnn", augment="zoom=2")
+
+
+# ---- the unrolled CNN -------------------------------------------------------------------------------
+
+
+class TestUnrolledCNN:
+    @pytest.mark.parametrize("halve", [True, False])
+    def test_quarter_turns_change_nothing_if_any_turn_will_do(self, halve):
+        model = create_model("unrolled_cnn", dataset="mnist-r", any_turn=True, halve=halve).eval()
+        assert model.classifier.turns == (12 if halve else 24)
+        x = torch.rand(3, 1, 28, 28)
+        for quarters in (1, 2, 3):
+            torch.testing.assert_close(model(x.rot90(quarters, (2, 3))), model(x), atol=1e-5, rtol=0)
+        known = create_model("unrolled_cnn", dataset="mnist-r").eval()
+        nn.init.normal_(known.classifier.bias)
+        assert not torch.allclose(known(x.rot90(1, (2, 3))), known(x), atol=1e-3)
+
+    def test_about_the_centroid_shifts_change_nothing(self):
+        model = create_model("unrolled_cnn", dataset="mnist-c", any_turn=True).eval()
+        assert repr(model.reorder) == "Unroll(radii=22, angles=48, reach=13, about='centroid')"
+        x = F.pad(torch.rand(2, 1, 9, 12), (10, 20, 20, 13))
+        assert torch.equal(model(x.roll((7, -5), (2, 3))), model(x))
+
+    def test_layers_that_do_not_fit_are_named(self):
+        with pytest.raises(ValueError, match="layer \\('align'\\) must be unroll"):
+            create_model("unrolled_cnn", dataset="mnist-r", layer="align")
+        with pytest.raises(ValueError, match="gives 14x44, the CNN needs 21 radii"):
+            create_model("unrolled_cnn", dataset="mnist-r", layer="unroll")
+        with pytest.raises(ValueError, match=r"layer \('unroll:radii=22'\).*22x44"):
+            create_model("pr_cnn", dataset="mnist-r", layer="unroll:radii=22", place="input")

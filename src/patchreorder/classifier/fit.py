@@ -15,7 +15,7 @@ from patchreorder.laboratory.recipe import Job, Recipe, Row, Setting
 from patchreorder.layers.registry import LAYER_TYPES, read_layer
 from patchreorder.models import saved
 from patchreorder.models.alexnet import BEHIND, PLACES, POOLED, convolutions
-from patchreorder.models.placing import place_layer
+from patchreorder.models.inserted_layer import inserted_layer
 from patchreorder.recipes import table2
 
 MODELS = ("alexnet",)
@@ -43,9 +43,9 @@ def reordering(text: str) -> dict[str, Any]:
         if joined and name == "reorder":
             raise ValueError(f"{place} are joined by a layer that leaves numbers, such as ranked:quantiles=8")
         for each in joined:
-            place_layer(layer, side=POOLED[each], place=each)
+            inserted_layer(layer, side=POOLED[each], place=each)
         if not joined:
-            place_layer(layer, side=PLACES[place][1], place=place, before_convolutions=place not in BEHIND)
+            inserted_layer(layer, side=PLACES[place][1], place=place, before_convolutions=place not in BEHIND)
     except ValueError as error:
         raise ValueError(f"reorder ({text!r}): {error}") from None
     # Options of reorder as they always were: cells that were measured are known by them, and saved classifiers.

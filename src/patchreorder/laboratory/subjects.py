@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from patchreorder.data import datasets, photos, transforms
 from patchreorder.data.datasets import CANVAS, Digits
 from patchreorder.data.generated import generate_colour_images
-from patchreorder.data.images import MEAN_COLOUR
+from patchreorder.data.images import MEAN, MEAN_COLOUR
 from patchreorder.data.photos import Photos
 from patchreorder.engine.batches import Dataset
 from patchreorder.files import digest
 from patchreorder.layers.patch_reorder import PatchReorder
-from patchreorder.models import alexnet, create_model
+from patchreorder.models import create_model
 from patchreorder.search.describe import fingerprint
 from patchreorder.untrusted import is_count
 
@@ -195,7 +195,7 @@ def fill(plan: Plan) -> list[float] | None:
     """What a turn or a shift uncovers."""
     if plan.of == "mnist":
         return None
-    return [value / 255 for value in MEAN_COLOUR] if plan.of == "cifar10" else list(alexnet.MEAN)
+    return [value / 255 for value in MEAN_COLOUR] if plan.of == "cifar10" else list(MEAN)
 
 
 def stages(model: nn.Module) -> dict[str, Stage]:

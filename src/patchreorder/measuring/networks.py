@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from patchreorder.engine.predict import for_inference
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.models import FAMILIES, cifar, create_model, mnist, shipped
-from patchreorder.models.alexnet import Normalise
+from patchreorder.models.normalise import Normalise
 from patchreorder.models.saved import load_classifier
 from patchreorder.surgery.insertion import insert_after
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from patchreorder.data.images import MEAN
 from patchreorder.data.weights import read_weights
-from patchreorder.models.alexnet import MEAN, STD
+from patchreorder.models.normalise import STD
 
 PACKAGES = ("timm", "torchvision")
 SIZE = 224  # pixels a side, if the package does not say

@@ -1,4 +1,7 @@
-"""The networks of the laboratory: `create_model(name, dataset=...)`."""
+"""Networks: those of the tables (`create_model`), their building blocks, and backbones by name.
+
+May use layers, operator, surgery and data (augmentation, weights).
+"""
 
 from __future__ import annotations
 
@@ -8,36 +11,36 @@ from torch import nn
 
 from . import alexnet, cifar, mnist, shipped
 
-FAMILIES = {"mnist-r": mnist, "imagenet": alexnet, "cifar10": cifar}  # by the data set if none is named
+FAMILIES = {"mnist-r": mnist, "imagenet": alexnet, "cifar10": cifar}  # by their default data sets
 MODELS = tuple(mnist.MODELS)  # of Table 1; the others are in alexnet.MODELS and cifar.MODELS
 
 
 def create_model(name: str, *, dataset: str | None = None, pretrained: bool = False, **options: Any) -> nn.Module:
-    """A network by name, made for a data set, with new weights from torch's generator or with the trained ones we ship.
+    """A network by name for the images of a data set, with new weights from torch's generator or with shipped ones.
 
     Args:
         name: one of `MODELS`, of `alexnet.MODELS` or of `cifar.MODELS`.
         dataset: decides the size of the images: mnist, mnist-r or mnist-t for the first; imagenet for
-            alexnet...; cifar10 for cifar_...; without it mnist-r, imagenet or cifar10.
+            alexnet...; cifar10 for cifar_...; by default mnist-r, imagenet or cifar10.
         pretrained: load the weights that come with the package (`patchreorder.models.shipped`).
         **options: of that network, see `patchreorder.models.mnist`, `alexnet` (such as variant, classes and width) and
-            `cifar`; pr_cnn, alexnet_pr, cifar_pr and c4_cnn take `layer="ranked:quantiles=16"` and `place`.
+            `cifar`. pr_cnn, alexnet_pr, cifar_pr and c4_cnn take `layer="ranked:quantiles=16"` and `place`; networks of
+            `mnist` take `augment="jitter=2,tilt=12"` (see `patchreorder.data.augmentation`).
 
     Raises:
         ValueError: for an unknown name, data set or option, or if no trained weights are shipped for them.
 
-    Example:
-        >>> count_parameters(create_model("pr_cnn", dataset="mnist-r"))
-        208586
-        >>> create_model("pr_cnn", dataset="mnist-t", layer="ranked:quantiles=16", place="pool").classifier
-        Linear(in_features=1024, out_features=10, bias=True)
+    >>> count_parameters(create_model("pr_cnn", dataset="mnist-r"))
+    208586
+    >>> create_model("pr_cnn", dataset="mnist-t", layer="ranked:quantiles=16", place="pool").classifier
+    Linear(in_features=1024, out_features=10, bias=True)
     """
-    found = [(usual, family) for usual, family in FAMILIES.items() if name in family.MODELS]
+    found = [(default, family) for default, family in FAMILIES.items() if name in family.MODELS]
     if not found:
         names = [known for family in FAMILIES.values() for known in family.MODELS]
         raise ValueError(f"name ({name!r}) must be one of {', '.join(names)}")
-    usual, family = found[0]
-    dataset = usual if dataset is None else dataset
+    default, family = found[0]
+    dataset = default if dataset is None else dataset
     model: nn.Module = family.create(name, dataset=dataset, **options)
     if pretrained:
         if options:
@@ -47,5 +50,5 @@ def create_model(name: str, *, dataset: str | None = None, pretrained: bool = Fa
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers a model learns."""
+    """The number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

@@ -1,57 +1,55 @@
-"""AlexNet for ImageNet, the network of the paper's Table 2, and what it is compared with.
+"""AlexNet for ImageNet, the network of the paper's Table 2, and the networks it is compared with.
 
 Two variants, chosen by `variant`:
 
-- "caffe": what Caffe trains (bvlc_alexnet): 96-256-384-384-256 filters, the second, fourth and fifth convolution in two
-  groups, response normalisation before the first two pools, pools that round up, pixels from 0 to 255 minus their mean,
-  and the paper's first weights. A 224x224 crop gives maps of 54x54 (one less than Caffe's own 227x227 would), and
-  behind the pools of 27x27, 13x13 and 6x6, as there. 60,965,224 parameters.
+- "caffe": Caffe's bvlc_alexnet: 96-256-384-384-256 filters, the second, fourth and fifth convolution in two groups,
+  response normalisation before the first two pools, pools that round up, pixels from 0 to 255 minus their mean, and the
+  paper's initial weights. A 224x224 crop gives maps of 54x54 (one less than Caffe's own 227x227), and behind the pools
+  of 27x27, 13x13 and 6x6, as there. 60,965,224 parameters.
 - "torchvision": the one column of torchvision: 64-192-384-256-256 filters, no groups, no response normalisation; maps
-  of 55x55, 27x27, 13x13 and 6x6; the same state_dict, and the same first weights from the same seed. 61,100,840
+  of 55x55, 27x27, 13x13 and 6x6; the same state_dict, and the same initial weights from the same seed. 61,100,840
   parameters.
 
-Both take images in [0, 1] and normalise them inside; mean colour becomes zero. The forms change only what they have to:
+Both take images in [0, 1] and normalise them inside; the mean colour becomes zero. The forms change as little as
+possible:
 
-- SI and BlurPool have the parameters of AlexNet, PR as well: reordering has none. All load its weights. Other layers of
-  the family at a place of PR (`layer`) may leave fc6 other than 9,216 numbers: then they load its convolutions.
+- SI, BlurPool and PR have the parameters of AlexNet and load its weights. With another layer at a place of PR (`layer`)
+  fc6 may have other than 9,216 inputs: then they load its convolutions.
 - ST adds the paper's localisation network, 160,758 parameters (0.3 %).
-- The global pools (gap, gmp) stand in place of the last pool, so that fc6 gets 256 numbers and not 9,216. The widths of
-  the other layers are kept, which leaves 37 million parameters fewer: there is no width that would make up for them.
+- The global pools (gap, gmp) replace the last pool, so that fc6 has 256 inputs and not 9,216. The other widths stay,
+  which leaves 37 million parameters fewer: no width would make up for them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from patchreorder.operator.functional import PatchReorderOptions
 from patchreorder.surgery.insertion import insert_after
 
 from .blur_pool import MaxBlurPool2d
-from .placing import chosen, layer_for_maps, place_layer
+from .inserted_layer import inserted_layer, inserted_layer_or_reorder, layer_for_maps
+from .joined import Joined
+from .normalise import STD, Normalise
 from .rotation_conv import RotationConv2d
 from .spatial_transformer import SpatialTransformer
 
 DATASETS = ("imagenet",)
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's colours, red first
 PIXELS = 6 * 6  # of the map behind the last pool
-TURNED = (1, 2, 5)  # the convolutions that SI-CNN replaces
-# Where to reorder -> the layer it comes after, and the side of its maps.
+# Where to reorder -> the layer before it, and the side of its maps.
 PLACES = {"conv5": ("relu5", 13), "pool5": ("pool5", 6), "input": ("normalise", 224)}
 PLACES |= {"conv1": ("relu1", 54), "conv2": ("relu2", 27), "conv3": ("relu3", 13), "conv4": ("relu4", 13)}
-BEHIND = ("conv5", "pool5")  # no convolution comes after these
-POOLED = {"conv1": 27, "conv2": 13, "conv3": 6, "conv4": 6, "conv5": 6}  # sides of maps behind a pool
+BEHIND = ("conv5", "pool5")  # places with no convolution after them
+POOLED = {"conv1": 27, "conv2": 13, "conv3": 6, "conv4": 6, "conv5": 6}  # sides of maps after a pool
 LAST = 256  # filters of the fifth convolution, in both variants
 
 
 class Shape(NamedTuple):
-    """What the variants differ in."""
+    """The differences between the variants."""
 
     filters: tuple[int, int, int, int, int]
     groups: tuple[int, int, int, int, int]
@@ -66,29 +64,10 @@ VARIANTS = {
 }
 
 
-class Normalise(nn.Module):
-    """Subtract the mean colour and divide by a deviation; not in the state_dict, so that its names stay the usual ones.
-
-    Shape:
-        images: (batch, 3, height, width).
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, mean: tuple[float, float, float] = MEAN, std: tuple[float, float, float] = STD) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return (images - self.mean) / self.std
-
-
 class AlexNet(nn.Sequential):
-    """AlexNet in one of its variants and forms, from `create_model`; `layers` gives names of the paper their modules.
+    """AlexNet in one of its variants and forms, from `create_model`; `layers` maps the paper's names to modules.
 
-    Its parts are normalise, transformer (ST only), features, avgpool (torchvision only), flatten and classifier.
+    Its children are normalise, transformer (ST only), features, avgpool (torchvision only), flatten and classifier.
 
     Shape:
         images: (batch, 3, 224, 224) in [0, 1]; to (batch, classes).
@@ -96,45 +75,6 @@ class AlexNet(nn.Sequential):
 
     variant: str
     layers: Mapping[str, str]  # conv1, relu1, norm1, pool1, ..., fc8 -> names of modules
-
-
-class Joined(nn.Module):
-    """Layers one after the other; what some of them say is pooled and joined, every one of them counting the same.
-
-    The values that a pool leaves are scaled to the root mean square of the last one's, image by image.
-
-    Shape:
-        x: what the first layer takes; to (batch, numbers of all pools).
-
-    Args:
-        layers: they keep their names; what comes behind the last that is listened to is left out.
-        pools: for the names of layers, what pools their maps.
-
-    >>> both = Joined(nn.Sequential(nn.ReLU(), nn.MaxPool2d(2)), {"0": nn.AvgPool2d(2), "1": nn.Identity()})
-    >>> both(torch.tensor([[[[1.0, 3.0], [-5.0, 0.0]], [[7.0, 1.0], [0.0, 0.0]]]])).round(decimals=2)
-    tensor([[3.4100, 6.8100, 3.0000, 7.0000]])
-    """
-
-    def __init__(self, layers: nn.Sequential, pools: Mapping[str, nn.Module]) -> None:
-        super().__init__()
-        names = [name for name, _ in layers.named_children()]
-        strange = [name for name in pools if name not in names]
-        if strange or not pools:
-            raise ValueError(f"pools ({', '.join(strange) or 'none'}) must be for layers: {', '.join(names)}")
-        self.order = names[: max(names.index(name) for name in pools) + 1]
-        for name in self.order:
-            self.add_module(name, layers.get_submodule(name))
-        self.pools = nn.ModuleDict(pools)
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = []
-        for name in self.order:
-            x = self.get_submodule(name)(x)
-            if name in self.pools:
-                parts.append(self.pools[name](x).flatten(1))
-        last = parts[-1].norm(dim=1, keepdim=True) / parts[-1].shape[1] ** 0.5
-        scaled = [F.normalize(part, dim=1) * (last * part.shape[1] ** 0.5) for part in parts[:-1]]
-        return torch.cat([*scaled, parts[-1]], 1)
 
 
 def create(name: str, *, dataset: str, **options: Any) -> AlexNet:
@@ -153,23 +93,23 @@ def alexnet(
     classes: int = 1000,
     width: int = 4096,
     dropout: float = 0.5,
-    turned: tuple[int, ...] = (),
+    rotated: tuple[int, ...] = (),
     pool: Callable[[], nn.Module] | None = None,
     global_pool: nn.Module | None = None,
     inputs: int | None = None,
     transformed: bool = False,
 ) -> AlexNet:
-    """AlexNet; the forms below give the last five options.
+    """AlexNet; the forms below set the last five options.
 
     Args:
         variant: "caffe" or "torchvision".
-        classes: how many logits.
+        classes: number of logits.
         width: of fc6 and fc7.
-        dropout: the share of fc6 and fc7 that is dropped in training ("torchvision": of what goes into them).
-        turned: numbers of the convolutions to be replaced by `RotationConv2d`.
-        pool: makes the 3x3 pools with stride 2.
+        dropout: probability, at the outputs of fc6 and fc7 ("torchvision": at their inputs).
+        rotated: numbers of the convolutions that are a `RotationConv2d`.
+        pool: creates the 3x3 pools with stride 2.
         global_pool: instead of the last of them.
-        inputs: how many numbers go to fc6, if not maps of 6x6.
+        inputs: of fc6, if not maps of 6x6.
         transformed: put a spatial transformer before the network.
     """
     if variant not in VARIANTS:
@@ -183,23 +123,23 @@ def alexnet(
     sizes[1] = (shape.filters[0], 5, 1, 2)
     features: dict[str, nn.Module] = {}
     for number, (channels, side, stride, padding) in enumerate(sizes, 1):
-        kind = RotationConv2d if number in turned else nn.Conv2d
+        kind = RotationConv2d if number in rotated else nn.Conv2d
         filters, groups = shape.filters[number - 1], shape.groups[number - 1]
         features[f"conv{number}"] = kind(channels, filters, side, stride=stride, padding=padding, groups=groups)
-        # ReLU does not work in place: whoever looks at a convolution's answer shall not see it overwritten.
+        # Not in place: a hook on the convolution must not see its output overwritten.
         features[f"relu{number}"] = nn.ReLU()
         if number < 3 and not numbered:
             features[f"norm{number}"] = nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)  # alpha / 5, as in Caffe
         if number in (1, 2, 5):
             features[f"pool{number}"] = global_pool if number == 5 and global_pool else pool()
-    numbers = LAST * PIXELS if inputs is None else inputs
-    classifier: dict[str, nn.Module] = {"fc6": nn.Linear(numbers, width), "relu6": nn.ReLU()}
+    connected = LAST * PIXELS if inputs is None else inputs
+    classifier: dict[str, nn.Module] = {"fc6": nn.Linear(connected, width), "relu6": nn.ReLU()}
     classifier |= {"fc7": nn.Linear(width, width), "relu7": nn.ReLU(), "fc8": nn.Linear(width, classes)}
     order = ["drop6", "fc6", "relu6", "drop7", "fc7", "relu7", "fc8"]
     if not numbered:
         order = ["fc6", "relu6", "drop6", "fc7", "relu7", "drop7", "fc8"]
     classifier = {name: classifier.get(name) or nn.Dropout(dropout) for name in order}
-    # After the rest, that the same seed gives the same AlexNet behind it.
+    # Created last, so that the same seed gives the same AlexNet behind it.
     transformer = SpatialTransformer(_localisation(), features=48) if transformed else None
     parts = {
         "normalise": Normalise(std=shape.std),
@@ -212,8 +152,8 @@ def alexnet(
     model = AlexNet(OrderedDict((name, part) for name, part in parts.items() if part is not None))
     model.variant, model.layers = variant, {}
     for part, names in (("features", features), ("classifier", classifier)):
-        places = {name: f"{part}.{place if numbered else name}" for place, name in enumerate(names)}
-        model.layers |= {name: place for name, place in places.items() if not name.startswith("drop")}
+        modules = {name: f"{part}.{index if numbered else name}" for index, name in enumerate(names)}
+        model.layers |= {name: module for name, module in modules.items() if not name.startswith("drop")}
     if not numbered:
         _initialise(model)
         if transformer:
@@ -222,14 +162,14 @@ def alexnet(
 
 
 def alexnet_si(**options: Any) -> AlexNet:
-    """The first, second and fifth convolution with six turned copies of each filter, the strongest at every place."""
-    return alexnet(turned=TURNED, **options)
+    """The first, second and fifth convolution with six rotated copies of each filter, their maximum everywhere."""
+    return alexnet(rotated=(1, 2, 5), **options)
 
 
 def alexnet_st(**options: Any) -> AlexNet:
-    """AlexNet behind an affine spatial transformer, called `transformer`, which sees and warps the normalised image.
+    """AlexNet behind an affine spatial transformer, `transformer`, which warps the normalised image.
 
-    It starts as the identity. Outside the image it reads zero, which is the mean colour.
+    It starts as the identity. Outside the image it reads zero, the mean colour.
     """
     return alexnet(transformed=True, **options)
 
@@ -237,34 +177,33 @@ def alexnet_st(**options: Any) -> AlexNet:
 def alexnet_pr(*, place: str = "conv5", layer: str | None = None, **options: Any) -> AlexNet:
     """AlexNet with reordering at its fifth convolution, after its ReLU ("conv5", the paper's) or its pool ("pool5").
 
-    It takes the options of `PatchReorder`, with two levels by default. Other places: after the ReLU of "conv1" to
-    "conv4", and the "input", normalised. `layer` puts another of
-    the family there, by name (see `create_layer`). Where it leaves less than maps, as ranked does, it stands at conv5
-    instead of the pool, and fc6 gets what it leaves. Several convolutions, as in "conv1+conv3+conv5", are pooled by it
-    and joined, every one counting the same (see `Joined`).
+    Options of `PatchReorder` are taken as well; `levels` is 2 by default. Other places are the ReLU of "conv1" to
+    "conv4" and the normalised "input". `layer` is another layer by name instead (see `create_layer`). If its output is
+    not a map, as that of ranked, it replaces the pool at conv5, and fc6 takes its output. Several convolutions, as in
+    "conv1+conv3+conv5", are each pooled by it and joined with equal weight (see `Joined`).
     """
-    usual = PatchReorderOptions(levels=2)
-    given = {name: options.pop(name) for name in usual.kinds if name in options}
-    reorder = replace(usual, **given)
+    reorder = {name: options.pop(name) for name in PatchReorderOptions.kinds if name in options}
     if "+" in place:
-        if layer is None or reorder != usual:
+        if layer is None or reorder:
             raise ValueError(f"place ({place!r}) joins pools: give the layer by name, as in layer='ranked:quantiles=8'")
         return _joined(place, layer, **options)
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
-    name, side = PLACES[place]
-    made, length, _ = chosen(layer, reorder, usual, side=side, place=place, before_convolutions=place not in BEHIND)
+    before, side = PLACES[place]
+    inserted, length, _ = inserted_layer_or_reorder(
+        layer, reorder, side=side, place=place, levels=2, before_convolutions=place not in BEHIND
+    )
     if place == "conv5" and length is not None:
-        return alexnet(global_pool=made, inputs=LAST * length, **options)
+        return alexnet(global_pool=inserted, inputs=LAST * length, **options)
     model = alexnet(inputs=None if length is None else LAST * length, **options)
-    return insert_after(model, model.layers.get(name, name), made)
+    return insert_after(model, model.layers.get(before, before), inserted)
 
 
 def convolutions(place: str) -> list[str]:
-    """The convolutions that a text such as "conv1+conv3" joins.
+    """The convolutions in a text such as "conv1+conv3".
 
     Raises:
-        ValueError: one is none of the five, or there twice.
+        ValueError: a name is unknown or occurs twice.
 
     >>> convolutions("conv1+conv3")
     ['conv1', 'conv3']
@@ -277,26 +216,30 @@ def convolutions(place: str) -> list[str]:
 
 
 def _joined(place: str, layer: str, **options: Any) -> AlexNet:
-    """AlexNet whose fc6 gets pools of several convolutions, each behind its ReLU and a pool such as the network's."""
-    names, plain = convolutions(place), VARIANTS.get(options.get("variant", "caffe"), VARIANTS["caffe"])
-    lengths = [place_layer(layer, side=POOLED[name], place=name, before_convolutions=False).length for name in names]
-    if None in lengths:
-        raise ValueError(f"layer ({layer!r}) leaves maps: {place} needs one that leaves numbers, such as ranked")
-    filters = [plain.filters[int(name[-1]) - 1] for name in names]
-    model = alexnet(inputs=sum(f * (n or 0) for f, n in zip(filters, lengths, strict=True)), **options)
-    model.layers = {name: there for name, there in model.layers.items() if name != "pool5"}
-    places = [model.layers[PLACES[name][0]].partition(".")[2] for name in names]
+    """AlexNet whose fc6 takes pools of several convolutions, each behind its ReLU and a max-pool."""
+    names, shape = convolutions(place), VARIANTS.get(options.get("variant", "caffe"), VARIANTS["caffe"])
+    inputs = 0
+    for name in names:
+        length = inserted_layer(layer, side=POOLED[name], place=name).length
+        if length is None:
+            raise ValueError(f"layer ({layer!r}) gives maps: {place} needs one that gives vectors, such as ranked")
+        inputs += length * shape.filters[int(name[-1]) - 1]
+    model = alexnet(inputs=inputs, **options)
+    model.layers = {name: module for name, module in model.layers.items() if name != "pool5"}
     features = model.get_submodule("features")
     assert isinstance(features, nn.Sequential)
     pools = {
-        there: nn.Sequential(nn.MaxPool2d(3, 2, ceil_mode=plain.rounds_up), layer_for_maps(layer)) for there in places
+        model.layers[PLACES[name][0]].partition(".")[2]: nn.Sequential(
+            nn.MaxPool2d(3, 2, ceil_mode=shape.rounds_up), layer_for_maps(layer)
+        )
+        for name in names
     }
     model.features = Joined(features, pools)
     return model
 
 
 def alexnet_blur(**options: Any) -> AlexNet:
-    """AlexNet with pools that blur before they skip pixels (Zhang 2019); the maps keep their sizes."""
+    """AlexNet with pools that blur before they subsample (Zhang 2019); the maps keep their sizes."""
     return alexnet(pool=lambda: MaxBlurPool2d(window=3), **options)
 
 
@@ -322,10 +265,10 @@ MODELS: Mapping[str, Callable[..., AlexNet]] = {
 
 
 def split(model: nn.Module) -> tuple[nn.Sequential, nn.Module]:
-    """The front (normalise to flatten) and the classifier (fc6 to fc8, with all dropout), made of the model's modules.
+    """The front (normalise to flatten) and the classifier (fc6 to fc8 and dropout) of a model; modules are shared.
 
-    The features of a frozen front can be computed once and kept: classifier(front(images)) is model(images). Layers
-    that were inserted stay where they are.
+    classifier(front(images)) is model(images), so that the features of a frozen front can be computed once. Inserted
+    layers stay in place.
 
     >>> front, classifier = split(alexnet(variant="torchvision", width=8, classes=5).eval())
     >>> front(torch.rand(1, 3, 224, 224)).shape
@@ -337,39 +280,36 @@ def split(model: nn.Module) -> tuple[nn.Sequential, nn.Module]:
 
 
 def cut(front: nn.Module) -> tuple[nn.Sequential, nn.Sequential]:
-    """A front (see `split`) in two: up to the fifth convolution, and what comes behind it, reordering included."""
+    """A front (see `split`) in two: up to the fifth convolution, and the rest, with any inserted layer."""
     before: OrderedDict[str, nn.Module] = OrderedDict()
-    behind: OrderedDict[str, nn.Module] = OrderedDict()
+    after: OrderedDict[str, nn.Module] = OrderedDict()
     reached = False
     for name, part in front.named_children():
-        apart = name == "features" and not isinstance(part, Joined)
-        for number, piece in part.named_children() if apart else [("", part)]:
-            (behind if reached else before)[f"{name}{number}"] = piece
+        opened = name == "features" and not isinstance(part, Joined)
+        for number, layer in part.named_children() if opened else [("", part)]:
+            (after if reached else before)[f"{name}{number}"] = layer
             reached |= name == "features" and number in ("10", "conv5", "")
-    return nn.Sequential(before), nn.Sequential(behind)
+    return nn.Sequential(before), nn.Sequential(after)
 
 
 def load_convolutions(model: nn.Module, tensors: Mapping[str, Tensor], *, connected: bool = False) -> list[str]:
-    """Copy the convolutions of a dict with torchvision's names into a model of that variant.
+    """Copy the convolutions of a dict with torchvision's names into a model of that variant; return their names.
 
     Args:
         model: of variant "torchvision", in any form.
-        tensors: `features.0.weight` and so on; a whole state_dict will do.
-        connected: copy those of the fully connected layers as well that are there and fit.
-
-    Returns:
-        The names that were copied.
+        tensors: `features.0.weight` and so on, such as a whole state_dict.
+        connected: also copy the weights of fully connected layers that are in `tensors` and have the right shape.
 
     Raises:
-        ValueError: the model is of the other variant, or a convolution is missing or of another shape; nothing was
+        ValueError: the model is of the other variant, or a convolution is missing or of another shape. Nothing is
             copied then.
     """
     variant = getattr(model, "variant", None)
     if variant != "torchvision":
         raise ValueError(f"variant ({variant!r}) must be 'torchvision' to load weights with torchvision's names")
-    own = model.state_dict()  # the parameters themselves, not copies
-    taken = [name for name in own if name.startswith("features.")]
-    for name in taken:
+    own = model.state_dict()  # shares the memory of the parameters
+    copied = [name for name in own if name.startswith("features.")]
+    for name in copied:
         if name not in tensors:
             raise ValueError(f"tensors lack {name}: they hold {', '.join(list(tensors)[:12]) or 'nothing'}")
         if tensors[name].shape != own[name].shape:
@@ -377,14 +317,14 @@ def load_convolutions(model: nn.Module, tensors: Mapping[str, Tensor], *, connec
             raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, the model's {wanted}: it does not fit")
     if connected:
         rest = [name for name in own if name.startswith("classifier.") and name in tensors]
-        taken += [name for name in rest if tensors[name].shape == own[name].shape]
-    for name in taken:
+        copied += [name for name in rest if tensors[name].shape == own[name].shape]
+    for name in copied:
         own[name].copy_(tensors[name])
-    return taken
+    return copied
 
 
 def freeze_convolutions(model: nn.Module) -> None:
-    """Have training leave the five convolutions as they are; a transformer before them stays free."""
+    """Exclude the five convolutions from training; a transformer before them is still trained."""
     model.get_submodule("features").requires_grad_(False)
 
 
@@ -393,7 +333,7 @@ def _sequence(parts: Mapping[str, nn.Module], numbered: bool) -> nn.Sequential:
 
 
 def _localisation() -> nn.Module:
-    """The paper's: two convolutions with pools, two fully connected layers; pools round up (54, 27, 12, 6)."""
+    """The paper's localisation: two convolutions with pools, two fully connected layers (maps of 54, 27, 12, 6)."""
     return nn.Sequential(
         nn.Conv2d(3, 48, 11, stride=4),
         nn.MaxPool2d(3, 2, ceil_mode=True),  # before ReLU: the same values, and faster
@@ -410,7 +350,7 @@ def _localisation() -> nn.Module:
 
 
 def _initialise(model: nn.Module) -> None:
-    """The paper's first weights: N(0, 0.01) in convolutions, N(0, 0.005) in connected layers, biases 0.1."""
+    """The paper's initial weights: N(0, 0.01) in convolutions, N(0, 0.005) in connected layers, biases 0.1."""
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.normal_(layer.weight, std=0.01 if isinstance(layer, nn.Conv2d) else 0.005)

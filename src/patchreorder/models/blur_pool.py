@@ -1,4 +1,4 @@
-"""Pooling that blurs before it drops pixels, so that a shifted image gives a shifted map (Zhang, 2019)."""
+"""Pooling that blurs before it subsamples, so that a shifted image gives a shifted map (Zhang, 2019)."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from torch import Tensor, nn
 
 
 def blur_rows(size: int, *, skip: int = 0) -> list[list[float]]:
-    """The matrix that blurs a line with (1, 2, 1) / 4, reflected at its ends, and keeps every other pixel.
+    """The matrix that blurs a line with (1, 2, 1) / 4, reflected at its ends, and takes every other pixel.
 
     Shape:
         result: ((size + 1) // 2, skip + size).
 
     Args:
         size: pixels of the line.
-        skip: pixels before the line, to be left out.
+        skip: pixels before the line, with weight 0.
 
     >>> blur_rows(3)
     [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
     """
     rows = [[0.0] * (skip + size) for _ in range((size + 1) // 2)]
-    for kept, row in enumerate(rows):
-        for pixel, share in ((2 * kept - 1, 0.25), (2 * kept, 0.5), (2 * kept + 1, 0.25)):
-            inside = size - 1 - abs(size - 1 - abs(pixel))
-            row[skip + max(inside, 0)] += share  # a line of one pixel reflects into itself
+    for number, row in enumerate(rows):
+        for pixel, weight in ((2 * number - 1, 0.25), (2 * number, 0.5), (2 * number + 1, 0.25)):
+            reflected = size - 1 - abs(size - 1 - abs(pixel))
+            row[skip + max(reflected, 0)] += weight  # a line of one pixel reflects into itself
     return rows
 
 
 def blur_pool(x: Tensor) -> Tensor:
-    """Blur with the binomial 3x3 kernel, reflecting at the border, and keep every other row and column.
+    """Blur with the binomial 3x3 kernel, reflecting at the border, and take every other row and column.
 
-    Means are kept: a constant map stays as it is.
+    A constant map stays constant.
 
     Shape:
-        x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)); the layout is kept.
+        x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)), of the same layout.
 
     Raises:
-        ValueError: x has not four dimensions, or no pixels.
+        ValueError: x has other than four dimensions, or no pixels.
 
     >>> x = torch.zeros(1, 1, 5, 5)
     >>> x[0, 0, 2, 2] = 16
@@ -53,20 +53,19 @@ def blur_pool(x: Tensor) -> Tensor:
 
 
 def max_blur_pool(x: Tensor, *, window: int = 2) -> Tensor:
-    """Max-pooling with stride 1, then `blur_pool`: in place of max-pooling with stride 2 in ceil mode.
+    """Max-pooling with stride 1, then `blur_pool`: instead of max-pooling with stride 2 in ceil mode.
 
-    As there, a window that stands partly outside, at the end of a side that is not used up, is the maximum of what it
-    covers.
+    As there, a window that is partly outside the map gives the maximum of its pixels inside.
 
     Shape:
         x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)) with 2x2 windows,
-        to (batch, channels, floor(height / 2), floor(width / 2)) with 3x3; the layout is kept.
+        to (batch, channels, floor(height / 2), floor(width / 2)) with 3x3; the layout is that of x.
 
     Args:
         window: side of the square in which the maximum is taken, 2 or 3.
 
     Raises:
-        ValueError: x has not four dimensions, or too few pixels, or the window is another.
+        ValueError: x has other than four dimensions, or too few pixels, or window is neither 2 nor 3.
 
     >>> max_blur_pool(torch.rand(2, 3, 20, 11)).shape
     torch.Size([2, 3, 10, 6])
@@ -89,41 +88,26 @@ def _check(x: Tensor) -> None:
 
 
 def _matrix(size: int, skip: int, like: Tensor) -> Tensor:
-    """`blur_rows` as a tensor, made once for each size except where tensors are only pretended."""
+    """`blur_rows` as a tensor, cached for each size unless tensors are traced or fake."""
     if torch.compiler.is_compiling() or type(like) not in (Tensor, nn.Parameter):
         return torch.tensor(blur_rows(size, skip=skip), dtype=like.dtype, device=like.device)
-    return _kept(size, skip, like.dtype, like.device)
+    return _cached(size, skip, like.dtype, like.device)
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(size: int, skip: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # or it could not be used in training later
+def _cached(size: int, skip: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # an inference tensor could not be used in training later
         return torch.tensor(blur_rows(size, skip=skip), dtype=dtype, device=device)
 
 
 def _blur(x: Tensor, down: Tensor, across: Tensor) -> Tensor:
-    """down x across', in the layout of x: two small products are faster than a padded depthwise convolution."""
+    """down @ x @ across.mT in the layout of x. Two small products are faster than a padded depthwise convolution."""
     if x.is_contiguous():
         return torch.matmul(torch.matmul(down, x), across.mT)
     batch, channels, height, width = x.shape
     rows = torch.matmul(down, x.permute(0, 2, 3, 1).reshape(batch, height, width * channels))
     rows = torch.matmul(across, rows.view(-1, width, channels))
     return rows.view(batch, down.shape[0], across.shape[0], channels).permute(0, 3, 1, 2)
-
-
-class BlurPool2d(nn.Module):
-    """Blur and keep every other row and column; no parameters (see `blur_pool`).
-
-    Shape:
-        x: (batch, channels, height, width) to (batch, channels, ceil(height / 2), ceil(width / 2)).
-
-    >>> BlurPool2d()(torch.ones(1, 2, 4, 4))[0, 0]
-    tensor([[1., 1.],
-            [1., 1.]])
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        return blur_pool(x)
 
 
 class MaxBlurPool2d(nn.Module):
@@ -136,7 +120,7 @@ class MaxBlurPool2d(nn.Module):
         window: 2 or 3 pixels a side.
 
     Raises:
-        ValueError: when called, x is too small, or the window is another.
+        ValueError: when called, x is too small, or window is neither 2 nor 3.
 
     >>> MaxBlurPool2d()(torch.rand(1, 64, 4, 4)).shape
     torch.Size([1, 64, 2, 2])

@@ -1,43 +1,41 @@
-"""A network like AlexNet for the 32x32 pictures of CIFAR-10, small enough to train on a CPU, and changes of it.
+"""A network like AlexNet for the 32x32 images of CIFAR-10, small enough to train on a CPU, and changes of it.
 
-Five convolutions (5x5, then 3x3) of 32, 64, 96, 96 and 64 filters with 2x2 pools behind the first, second and fifth, so
-that the last three see maps of 8x8; two connected layers of 256, and ten classes: 545,482 parameters, 20 million
-multiply-adds an image. Normalised inside, as AlexNet; first weights after He et al. Of the others
+Five convolutions (5x5, then 3x3) of 32, 64, 96, 96 and 64 filters with 2x2 pools after the first, second and fifth, so
+that the last three have maps of 8x8; two connected layers of 256, and ten classes: 545,482 parameters, 20 million
+multiply-adds an image. Images are normalised inside; initial weights are those of He et al. The other networks:
 
-- PR has the same parameters: reordering has none.
-- Other layers of the family at a place of PR (`layer`): as with GAP where they leave other than 16 numbers of a map.
-- `filters` gives the last convolutions more of them, and the connected layers so many parameters less.
-- ST adds a localisation network of 13,286 (2.4 %).
-- GAP pools the fifth convolution to 64 numbers; the width of its connected layers is chosen so that the count comes
-  nearest to the CNN's.
+- PR has the same parameters.
+- GAP pools the fifth convolution to 64 values; the width of its connected layers is chosen so that the count comes
+  nearest to the CNN's. Another layer at a place of PR (`layer`) that gives other than 16 values a map: likewise.
+- `filters` gives the last convolutions more filters, and the connected layers fewer parameters instead.
+- ST adds a localisation network of 13,286 parameters (2.4 %).
 
-Max-pooling comes before ReLU wherever nothing stands between them: the values are the same, and it is faster.
+Max-pooling comes before ReLU wherever nothing is between them: the values are the same, and it is faster.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from patchreorder.operator.functional import PatchReorderOptions
+from patchreorder.data.datasets import CIFAR10_VARIANTS
 
-from .alexnet import Normalise
-from .placing import chosen
+from .inserted_layer import inserted_layer_or_reorder
+from .normalise import Normalise
 from .spatial_transformer import Localisation, SpatialTransformer
 
-SIZE = 32
-DATASETS = ("cifar10", "cifar10-r", "cifar10-t", "cifar10-train", "cifar10-train-aug")  # all of that size
+SIZE = CIFAR10_VARIANTS["cifar10"].size
+DATASETS = tuple(CIFAR10_VARIANTS)
 CLASSES = 10
 FILTERS = (96, 96, 64)  # of the last three convolutions
 WIDTH = 256
-POOLED = (1, 2, 5)  # convolutions with a pool behind them
-# And the sides of their maps.
+POOLED = (1, 2, 5)  # convolutions with a pool after them
+# Where to reorder -> the side of the maps.
 PLACES = {"conv1": SIZE, "conv2": 16, "conv3": 8, "conv4": 8, "conv5": 8, "pool5": 4, "input": SIZE}
 
 
@@ -52,7 +50,7 @@ def create(name: str, *, dataset: str, **options: Any) -> nn.Module:
 
 
 class Beside(nn.Module):
-    """What several layers say of the same maps, flat and joined.
+    """The outputs of several layers for the same maps, flattened and concatenated.
 
     >>> Beside(nn.MaxPool2d(2), nn.AvgPool2d(2))(torch.tensor([[[[1.0, 2.0], [3.0, 6.0]]]]))
     tensor([[6., 3.]])
@@ -67,9 +65,7 @@ class Beside(nn.Module):
 
 
 def cifar_cnn(*, filters: int | Sequence[int] = FILTERS, dropout: float = 0.0) -> nn.Module:
-    """The CNN; `filters` as in `cifar_pr`, `dropout` is the share of the connected layers' answers that is dropped in
-    training.
-    """
+    """The CNN; `filters` as in `cifar_pr`; `dropout` is the probability at the outputs of fc6 and fc7."""
     return _network(dropout=dropout, filters=filters)
 
 
@@ -84,31 +80,34 @@ def cifar_pr(
 ) -> nn.Module:
     """The CNN with reordering after a convolution's ReLU ("conv1" to "conv5") or after the last pool ("pool5").
 
-    `reorder` are options of `PatchReorder`, with two levels by default.
-    `layer` puts another of the family there, or at the input behind the normalisation, by name (see `create_layer`).
-    Where it leaves less than maps, as ranked does, it stands at conv5 instead of the pool, and the width of the
-    connected layers follows; with `beside` it stands beside the pool, and fc6 gets the numbers of both. `filters` is
-    how many conv5 has, or conv3, conv4 and conv5.
+    `reorder` are options of `PatchReorder`; `levels` is 2 by default. `layer` is another layer by name instead (see
+    `create_layer`), also at the normalised "input". If its output is not a map, as that of ranked, it replaces the pool
+    at conv5, and the width of the connected layers follows; with `beside` the pool stays, and fc6 takes both outputs.
+    `filters` is the number of filters of conv5, or of conv3, conv4 and conv5.
     """
     if place not in PLACES:
         raise ValueError(f"place ({place!r}) must be one of {', '.join(PLACES)}")
-    usual = PatchReorderOptions(levels=2)
-    options = replace(usual, **reorder)
-    before = place not in ("conv5", "pool5")
-    made, length, _ = chosen(layer, options, usual, side=PLACES[place], place=place, before_convolutions=before)
+    inserted, length, _ = inserted_layer_or_reorder(
+        layer,
+        reorder,
+        side=PLACES[place],
+        place=place,
+        levels=2,
+        before_convolutions=place not in ("conv5", "pool5"),
+    )
     if beside and (place != "conv5" or length is None):
         raise ValueError(f"beside: layer ({layer!r}) must be ranked, and place ({place!r}) conv5")
     if place == "input":
-        return _network(dropout=dropout, first=made, filters=filters)
+        return _network(dropout=dropout, first=inserted, filters=filters)
     number = int(place[-1])
-    behind: dict[str, nn.Module] = {**_pooled(5), "reorder": made}
+    after: dict[str, nn.Module] = {**_pooled(5), "reorder": inserted}
     if place.startswith("conv"):
-        behind = {f"relu{number}": nn.ReLU(), "reorder": made}
-        behind |= {f"pool{number}": nn.MaxPool2d(2)} if number in POOLED and length is None else {}
+        after = {f"relu{number}": nn.ReLU(), "reorder": inserted}
+        after |= {f"pool{number}": nn.MaxPool2d(2)} if number in POOLED and length is None else {}
     if beside:
-        behind = {"relu5": nn.ReLU(), "both": Beside(nn.MaxPool2d(2), made)}
+        after = {"relu5": nn.ReLU(), "both": Beside(nn.MaxPool2d(2), inserted)}
         length = 16 + (length or 0)
-    return _network({number: behind}, of_each=16 if length is None else length, dropout=dropout, filters=filters)
+    return _network({number: after}, of_each=16 if length is None else length, dropout=dropout, filters=filters)
 
 
 def cifar_pr_fine(**options: Any) -> nn.Module:
@@ -117,7 +116,7 @@ def cifar_pr_fine(**options: Any) -> nn.Module:
 
 
 def cifar_st(*, transform: str = "affine", dropout: float = 0.0) -> nn.Module:
-    """The CNN behind a spatial transformer, which reads the mean colour outside the picture."""
+    """The CNN behind a spatial transformer, which reads the mean colour outside the image."""
     return _network(dropout=dropout, transform=transform)
 
 
@@ -137,7 +136,7 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = {
 
 
 def _network(
-    behind: Mapping[int, Mapping[str, nn.Module]] | None = None,
+    changed: Mapping[int, Mapping[str, nn.Module]] | None = None,
     *,
     of_each: int = 4 * 4,
     filters: int | Sequence[int] = FILTERS,
@@ -145,14 +144,14 @@ def _network(
     transform: str | None = None,
     first: nn.Module | None = None,
 ) -> nn.Sequential:
-    """The CNN with other layers behind some of its convolutions, by their numbers, or one first.
+    """The CNN with other layers after some of its convolutions, by their numbers, or one first.
 
-    fc6 gets `of_each` numbers of each of the last convolution's filters.
+    fc6 takes `of_each` values of each filter of the last convolution.
     """
     third, fourth, fifth = counts = _counts(filters)
     inputs, width = fifth * of_each, _nearest(counts, of_each)
     usual = {k: _pooled(k) if k in POOLED else {f"relu{k}": nn.ReLU()} for k in range(1, 6)}
-    after = {**usual, **(behind or {})}
+    after = {**usual, **(changed or {})}
     parts: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(3, 32, 5, padding=2),
         **after[1],
@@ -173,13 +172,13 @@ def _network(
         "drop7": nn.Dropout(dropout),
         "fc8": nn.Linear(width, CLASSES),
     }
-    for layer in parts.values():  # torch's own first weights are small: without He's the network learns much later
+    for layer in parts.values():  # with torch's own, which are smaller, the network learns much later
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             assert layer.bias is not None
             nn.init.zeros_(layer.bias)
     before: dict[str, nn.Module] = {"normalise": Normalise()} | ({"reorder": first} if first else {})
-    if transform is not None:  # after the rest, that the same seed gives the same CNN behind it
+    if transform is not None:  # created last, so that the same seed gives the same CNN behind it
         before["transformer"] = SpatialTransformer(Localisation(3, SIZE), transform=transform)
     return nn.Sequential(OrderedDict(before | parts))
 
@@ -189,11 +188,11 @@ def _pooled(number: int) -> Mapping[str, nn.Module]:
 
 
 def _counts(filters: int | Sequence[int]) -> tuple[int, int, int]:
-    """How many filters conv3, conv4 and conv5 have; one number is conv5's."""
-    all_three = (*FILTERS[:2], filters) if isinstance(filters, int) else tuple(filters)
-    if len(all_three) != 3 or any(type(count) is not int or count < 1 for count in all_three):
+    """The filters of conv3, conv4 and conv5; a single number is conv5's."""
+    counts = (*FILTERS[:2], filters) if isinstance(filters, int) else tuple(filters)
+    if len(counts) != 3 or any(type(count) is not int or count < 1 for count in counts):
         raise ValueError(f"filters ({filters!r}) must be 1 or more, of conv5, or of conv3, conv4 and conv5")
-    return all_three
+    return counts
 
 
 def _nearest(filters: tuple[int, int, int], of_each: int) -> int:

@@ -1,7 +1,7 @@
-"""EfficientNet-lite0 (Tan and Le, 2019; lite: Liu, 2020) up to its last map, to describe images with.
+"""EfficientNet-lite0 (Tan and Le, 2019; lite: Liu, 2020) up to its last feature map.
 
-Batch normalisation is not here: in a trained network it is a factor and a constant for every filter, which are part of
-the weights that `patchreorder.data.weights` gives. So nothing depends on other images of a batch, and it is faster.
+Batch normalisation is folded into the convolutions: the weights of `patchreorder.data.weights` contain it. So the maps
+of an image do not depend on the rest of the batch, and it is faster.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections import OrderedDict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .alexnet import Normalise
+from .normalise import Normalise
 
-# Of each stage: blocks, side of the kernel, stride of the first block, times as many filters inside, filters.
+# Of each stage: blocks, side of the kernel, stride of the first block, expansion, filters.
 STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -24,11 +24,11 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 STEM, HEAD = 32, 1280  # filters of the first and of the last convolution
-GREY, RANGE = 127 / 255, 128 / 255  # what it was trained with: bytes minus 127, over 128
+GREY, RANGE = 127 / 255, 128 / 255  # its normalisation: (bytes - 127) / 128
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution whose output has ceil(size / stride) pixels; zeros around it, the odd one at the end."""
+    """A convolution with zero padding for an output of ceil(size / stride) pixels; an odd zero is at the end."""
 
     def forward(self, x: Tensor) -> Tensor:
         side, stride = self.kernel_size[0], self.stride[0]
@@ -41,16 +41,16 @@ class SameConv2d(nn.Conv2d):
 
 
 class Block(nn.Sequential):
-    """Widen, filter every map by itself, narrow again; added to its input where that has the same shape.
+    """Inverted residual block: expand, depthwise convolution, project; plus the input where that has the same shape.
 
     Shape:
         x: (batch, inputs, height, width) to (batch, outputs, ceil(height / stride), ceil(width / stride)).
     """
 
-    def __init__(self, inputs: int, outputs: int, *, side: int, stride: int, wider: int) -> None:
-        inside = inputs * wider
+    def __init__(self, inputs: int, outputs: int, *, side: int, stride: int, expansion: int) -> None:
+        inside = inputs * expansion
         parts: dict[str, nn.Module] = {}
-        if wider > 1:
+        if expansion > 1:
             parts |= {"expand": nn.Conv2d(inputs, inside, 1), "relu": nn.ReLU6(inplace=True)}
         parts |= {
             "depthwise": SameConv2d(inside, inside, side, stride=stride, groups=inside),
@@ -74,10 +74,10 @@ class EfficientNetLite0(nn.Sequential):
     def __init__(self) -> None:
         blocks: list[nn.Module] = []
         inputs = STEM
-        for count, side, stride, wider, filters in STAGES:
+        for count, side, stride, expansion, filters in STAGES:
             for number in range(count):
                 first = number == 0
-                blocks.append(Block(inputs, filters, side=side, stride=stride if first else 1, wider=wider))
+                blocks.append(Block(inputs, filters, side=side, stride=stride if first else 1, expansion=expansion))
                 inputs = filters
         parts: dict[str, nn.Module] = {
             "normalise": Normalise((GREY,) * 3, (RANGE,) * 3),

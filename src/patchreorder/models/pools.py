@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.layers.registry import LAYER_TYPES
 
-from .placing import layer_for_maps
+from .inserted_layer import layer_for_maps
 
 
 def global_average(maps: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
-"""The layer of SI-CNN: one set of kernels, convolved at several angles, the strongest answer kept at every place.
+"""The layer of SI-CNN: a convolution with its kernels at several angles, and the maximum over the angles.
 
-Kanazawa, Sharma and Jacobs, "Locally scale-invariant convolutional neural networks" (2014), with rotations in place of
-scales, as the paper compares it (section MNIST). Nothing is learned about the angles: the layer has the parameters of
-an ordinary convolution.
+Kanazawa, Sharma and Jacobs, "Locally scale-invariant convolutional neural networks" (2014), with rotations instead of
+scales, as the paper compares it (section MNIST). The layer has the parameters of an ordinary convolution.
 """
 
 from __future__ import annotations
@@ -15,27 +14,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 ANGLES = (-90.0, -54.0, -18.0, 18.0, 54.0, 90.0)  # the paper's six, evenly spaced; 0 is not among them
-CACHE = 1 << 20  # bytes of kernels that a processor's core keeps at hand
+CACHE = 1 << 20  # bytes of kernels that fit the cache of a processor's core
 VECTOR = 16  # output channels that it computes together
 
 
 def kernel_rotations(kernel_size: int, *, angles: Sequence[float] = ANGLES) -> Tensor:
-    """Matrices that turn a flattened square kernel about its centre, counter-clockwise as it is displayed.
+    """Matrices that rotate a flattened square kernel about its centre, counter-clockwise as it is displayed.
 
-    Bilinear: a turned kernel reads zero outside the square of the original, so its corners fade, and what stood in the
-    corners of the original is lost. A constant kernel of side 7 or 9 loses 12 % of its sum at 18 degrees and 17 % at
-    54; one of independent random numbers, which interpolation also smooths, 60 % of its energy at either. Quarter
-    turns are permutations, exactly.
+    Interpolation is bilinear, with zeros outside the square, so that rotated kernels lose their corners. A constant
+    kernel of side 7 or 9 loses 12 % of its sum at 18 degrees and 17 % at 54; one of independent random numbers, which
+    interpolation also smooths, 60 % of its energy at either. Quarter turns are exact permutations.
 
     Shape:
-        result: (angles, side * side, side * side), float64; rows are places in the turned kernel.
+        result: (angles, side * side, side * side), float64; rows are pixels of the rotated kernel.
 
     Args:
         kernel_size: side of the kernel.
         angles: in degrees; +90 is `torch.rot90`.
 
     Raises:
-        ValueError: no angle, an angle that is no number, or a side below 1.
+        ValueError: there is no angle, an angle is not finite, or the side is below 1.
 
     >>> kernel_rotations(2, angles=[90]) @ torch.tensor([1.0, 2.0, 3.0, 4.0]).double()
     tensor([[2., 4., 1., 3.]], dtype=torch.float64)
@@ -44,19 +42,19 @@ def kernel_rotations(kernel_size: int, *, angles: Sequence[float] = ANGLES) -> T
         raise ValueError(f"kernel_size ({kernel_size}) must be 1 or more")
     if len(angles) == 0 or not all(math.isfinite(angle) for angle in angles):
         raise ValueError(f"angles ({angles!r}) must be one or more finite numbers, in degrees")
-    turns = torch.tensor(angles, dtype=torch.float64).deg2rad().view(-1, 1, 1)
-    places = torch.arange(kernel_size, dtype=torch.float64) - (kernel_size - 1) / 2
-    y, x = places.view(-1, 1), places  # y points down
-    # Where each place of the turned kernel was before; rounded, or cos(90 degrees) = 6e-17 would blur quarter turns.
-    from_x = (x * turns.cos() - y * turns.sin()).round(decimals=12)  # angles k k
-    from_y = (x * turns.sin() + y * turns.cos()).round(decimals=12)
-    near_x = (1 - (from_x.unsqueeze(-1) - places).abs()).clamp(min=0)  # angles k k k: bilinear, along each axis
-    near_y = (1 - (from_y.unsqueeze(-1) - places).abs()).clamp(min=0)
+    radians = torch.tensor(angles, dtype=torch.float64).deg2rad().view(-1, 1, 1)
+    pixels = torch.arange(kernel_size, dtype=torch.float64) - (kernel_size - 1) / 2
+    y, x = pixels.view(-1, 1), pixels  # y points down
+    # The source of each pixel; rounded, since cos(90 degrees) = 6e-17 would blur quarter turns.
+    from_x = (x * radians.cos() - y * radians.sin()).round(decimals=12)  # angles k k
+    from_y = (x * radians.sin() + y * radians.cos()).round(decimals=12)
+    near_x = (1 - (from_x.unsqueeze(-1) - pixels).abs()).clamp(min=0)  # angles k k k: bilinear, along each axis
+    near_y = (1 - (from_y.unsqueeze(-1) - pixels).abs()).clamp(min=0)
     return (near_y.unsqueeze(-1) * near_x.unsqueeze(-2)).reshape(len(angles), kernel_size**2, kernel_size**2)
 
 
 def rotate_kernels(weight: Tensor, *, rotations: Tensor) -> Tensor:
-    """All kernels turned by all angles, as the weight of one convolution; angle by angle, output channels inside.
+    """All kernels rotated by all angles, as the weight of one convolution; angle by angle, output channels inside.
 
     Shape:
         weight: (out, in, side, side), in being that of one group; the result is (angles * out, in, side, side),
@@ -78,10 +76,10 @@ def rotate_kernels(weight: Tensor, *, rotations: Tensor) -> Tensor:
     outputs, inputs, height, width = weight.shape
     if rotations.dim() != 3 or height != width or rotations.shape[1:] != (height * width, height * width):
         raise ValueError(f"rotations of shape {tuple(rotations.shape)} do not fit weight of {tuple(weight.shape)}")
-    turned = torch.matmul(weight.reshape(outputs * inputs, -1), rotations.transpose(1, 2))  # angles out*in k*k
-    turned = turned.view(-1, inputs, height, width)
-    # Also with one channel, which is laid out both ways: the strides of the weight decide about those of the result.
-    return turned.to(memory_format=torch.channels_last) if weight.stride(1) == 1 else turned
+    rotated = torch.matmul(weight.reshape(outputs * inputs, -1), rotations.transpose(1, 2))  # angles out*in k*k
+    rotated = rotated.view(-1, inputs, height, width)
+    # One channel has both layouts: the strides of the weight decide.
+    return rotated.to(memory_format=torch.channels_last) if weight.stride(1) == 1 else rotated
 
 
 def block_conv(
@@ -96,10 +94,9 @@ def block_conv(
 ) -> Tensor:
     """Convolve with blocks of kernels that share one bias.
 
-    One convolution; or one for each block if the channels come in groups, or, on a CPU, if there are more kernels than
-    its cache holds and no block is cut in the middle of a vector. Kernels of side 7 from 64 to 6 x 64 channels then
-    take 20 to 27 % less time in training; those of side 9 from 1 to 6 x 64 would take 30 % more, and so would 4 x 33
-    or 4 x 36 channels.
+    One convolution, or one for each block if there are groups or, on a CPU, if the kernels exceed its cache and no
+    block is cut in the middle of a vector. Kernels of side 7 from 64 to 6 x 64 channels then take 20 to 27 % less time
+    in training; those of side 9 from 1 to 6 x 64 would take 30 % more, and so would 4 x 33 or 4 x 36 channels.
 
     Shape:
         x: (batch, in, height, width); the result has blocks * out channels.
@@ -107,7 +104,7 @@ def block_conv(
         bias: (out,).
 
     Args:
-        blocks: how many.
+        blocks: number of blocks.
         stride, padding, groups: of the convolution; every block has all groups.
 
     >>> block_conv(torch.ones(1, 1, 1, 1), torch.tensor([1.0, 2.0]).view(2, 1, 1, 1), torch.ones(1), blocks=2).flatten()
@@ -124,8 +121,8 @@ def block_conv(
 def block_max(x: Tensor, *, blocks: int) -> Tensor:
     """Maximum over equal blocks of channels: channel c of the result is the maximum of c, c + C, c + 2 C, ...
 
-    Ties give the whole gradient to the first of them (`Tensor.amax` would divide it). Either memory layout is read in
-    place as rows of `blocks` vectors, which torch's channels_last pooling compares many at a time, forward and back.
+    Ties give the whole gradient to the first block (`Tensor.amax` would divide it). Both memory layouts are read in
+    place as rows of `blocks` vectors, for which torch's channels_last pooling is vectorised.
 
     Shape:
         x: (batch, blocks * channels, height, width); the result has its type and layout, and `channels` channels.
@@ -149,22 +146,21 @@ def block_max(x: Tensor, *, blocks: int) -> Tensor:
 
 
 class RotationConv2d(nn.Conv2d):
-    """Convolve with the kernels turned by each angle and keep the maximum over the angles at every place.
+    """Convolve with the kernels rotated by each angle and take the maximum over the angles at every position.
 
-    Kanazawa et al. transform the image, convolve, transform the answer back, take the maximum and leave out pixels
-    that came from outside the image. Turning the kernels is the same up to interpolation, and cheaper: no image
-    is turned, so no pixel of the result is invalid, and none has to be left out. What is lost instead are the
-    corners of turned kernels (see `kernel_rotations`). Where angles tie, as on an empty background, the first one
-    gets the gradient.
+    Kanazawa et al. transform the image, convolve, transform the maps back, take the maximum and leave out pixels from
+    outside the image. Rotating the kernels is the same up to interpolation, and cheaper, and no pixel of the result is
+    invalid; rotated kernels lose their corners instead (see `kernel_rotations`). Where angles tie, as on an empty
+    background, the first one gets the gradient.
 
     Shape:
         x: (batch, in_channels, height, width) to (batch, out_channels, height - side + 1, width - side + 1) with the
         default stride and padding.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, groups, bias: as in `nn.Conv2d`, and so are the
-            parameters, their first values and their names; the kernel must be square.
-        angles: by which the kernels turn, in degrees, counter-clockwise.
+        in_channels, out_channels, kernel_size, stride, padding, groups, bias: as in `nn.Conv2d`, with the same names
+            and initial values of the parameters; the kernel must be square.
+        angles: of the kernels, in degrees, counter-clockwise.
 
     Raises:
         ValueError: see `kernel_rotations`.
@@ -199,10 +195,10 @@ class RotationConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         weight, blocks = rotate_kernels(self.weight, rotations=self.rotations), len(self.angles)
-        answers = block_conv(
+        maps = block_conv(
             x, weight, self.bias, blocks=blocks, stride=self.stride, padding=self.padding, groups=self.groups
         )
-        return block_max(answers, blocks=blocks)
+        return block_max(maps, blocks=blocks)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, angles={self.angles}"

@@ -15,19 +15,19 @@ from patchreorder.files import write_whole
 
 
 def save(path: Path, model: nn.Module, *, name: str, options: Mapping[str, Any], classes: Sequence[str]) -> None:
-    """Write a network that `create_model(name, dataset="imagenet", **options)` made, whole or not at all."""
+    """Write a network of `create_model(name, dataset="imagenet", **options)`, whole or not at all."""
     facts = {"model": name, "options": dict(options), "classes": list(classes)}
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     write_whole(path, to_bytes(tensors, metadata={"classifier": json.dumps(facts)}))
 
 
 def load_classifier(path: str | Path) -> tuple[nn.Module, list[str]]:
-    """The network of a file that `patchreorder fit` wrote, ready to answer, and the names of its classes.
+    """The network of a file that `patchreorder fit` wrote, in eval mode, and the names of its classes.
 
     It takes images (b, 3, 224, 224) from 0 to 1: a photograph scaled to a short side of 256 and cropped to its centre.
 
     Raises:
-        ValueError: the file is cut, damaged, or of another kind.
+        ValueError: the file is truncated, damaged, or of another kind.
     """
     from . import create_model
 
@@ -40,6 +40,6 @@ def load_classifier(path: str | Path) -> tuple[nn.Module, list[str]]:
         model.load_state_dict(tensors)
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"{path} is no classifier of `patchreorder fit`, or is damaged: {' '.join(str(error).split())[:200]}"
+            f"{path} is not a classifier of `patchreorder fit`, or is damaged: {' '.join(str(error).split())[:200]}"
         ) from None
     return model.eval(), classes

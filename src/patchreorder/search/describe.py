@@ -13,9 +13,9 @@ from patchreorder.engine.batches import Dataset, model_input
 from patchreorder.engine.distributed import ALONE, World
 from patchreorder.engine.predict import for_inference, predict
 from patchreorder.measuring.packages import PACKAGES, load_network
-from patchreorder.models.alexnet import Normalise
 from patchreorder.models.backbones import BACKBONES, SIZE
 from patchreorder.models.features import LayerActivation, PooledLayers
+from patchreorder.models.normalise import Normalise
 
 from .descriptors import (
     DESCRIPTORS,

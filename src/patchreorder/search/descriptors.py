@@ -20,7 +20,7 @@ from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.layers.registry import LAYER_TYPES
 from patchreorder.models.backbones import BACKBONES, SIZE, truncated
 from patchreorder.models.features import PooledLayers
-from patchreorder.models.placing import place_layer
+from patchreorder.models.inserted_layer import inserted_layer
 from patchreorder.models.pools import POOLS, check_pool_fits, create_pool, flattened
 
 
@@ -157,7 +157,7 @@ def create_descriptor(name: str) -> Descriptor:
     if pool in BACKBONE_POOLS[kind]:
         made = BACKBONE_POOLS[kind][pool]()
     else:
-        made = flattened(place_layer(pool, side=backbone.side, place=f"the maps of {kind}").layer)
+        made = flattened(inserted_layer(pool, side=backbone.side, place=f"the maps of {kind}").layer)
     with torch.device("cpu"), torch.no_grad():
         dimensions = made(torch.zeros(1, backbone.channels, backbone.side, backbone.side)).shape[1]
     return Descriptor(name, backbone.create(), made, dimensions=dimensions).eval()

@@ -1,21 +1,20 @@
-"""Speed of the operator as multiples of `x.clone()`, with its peers and its losses: a table and a JSON file.
+"""Time of the operator as a multiple of `x.clone()`, beside torch functions of similar cost: a table and a JSON file.
 
     python benchmarks/operator.py [--out runs/bench] [--quick]
 
-Contract: one thread (but for the last line), every form timed in turn inside one round so that noise hits all of them,
-CPU time of this process, median and inter-quartile range over the rounds, each ratio taken within its round. Freed
-memory is kept (mallopt), else page faults flatter whoever allocates less. Two states of the caches: "in turn", each
-call after other memory was written, as between the layers of a network; and "again", the same call over and over,
-everything as near as it can be. What is wanted is judged in turn. Kernel rows call the C interface on memory at hand,
-with one allocation for the result as clone() makes; "call" rows are `patch_reorder` as users call it, autograd and
-Python included.
+Method: one thread (except the last line) and CPU time of this process. Every form is timed in each round, so that noise
+affects all of them; a ratio is taken within its round, and the table shows the median and quartiles over the rounds.
+Freed memory is kept (mallopt), because page faults would favour whatever allocates less. Each form is timed in two
+states of the caches: "cold", after other memory was written, as between the layers of a network, and "warm", in a loop.
+Targets hold for "cold". Rows "kernel" call the C interface with prepared pointers and one allocation for the result, as
+clone() makes; rows "call" are `patch_reorder` with autograd and Python.
 """
 
 from __future__ import annotations
 
 import sys
 
-sys.path.pop(0)  # this folder, where this file would pass for the standard library's operator
+sys.path.pop(0)  # this folder: `import operator` would find this file instead of the standard library's
 
 import argparse
 import json
@@ -24,7 +23,6 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -36,9 +34,9 @@ from patchreorder import __version__, patch_reorder
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.laboratory.provenance import processor
 from patchreorder.operator import native, torch_form
-from patchreorder.operator.functional import Grid
+from patchreorder.operator.functional import Grid, PatchReorderOptions
 
-# shape, grid, levels, most forward, most (forward + backward) / 2; None where nothing was promised
+# shape, grid, levels, target of forward, target of (forward + backward) / 2 or None
 SHAPES: list[tuple[tuple[int, ...], Grid, int, float, float | None]] = [
     ((256, 64, 4, 4), 2, 1, 1.6, 2.0),
     ((256, 64, 11, 11), 2, 1, 1.8, 1.7),
@@ -55,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--quick", action="store_true", help="three rounds: does it run at all")
+    parser.add_argument("--quick", action="store_true", help="three rounds, to check that it runs")
     args = parser.parse_args()
     rounds = 3 if args.quick else args.rounds
     console = Console()
@@ -67,82 +65,73 @@ def main() -> None:
         rows.append({"shape": shape, "grid": grid, "levels": levels, "most": [forward, both], "ratios": found})
         show(console, rows[-1])
     speedup = two_threads(rounds)
-    console.print(f"two threads, 8x512x56x56 (2,2): {speedup:.2f} times as fast as one (wall time, wanted: 1.6)")
+    console.print(f"two threads, 8x512x56x56 (2,2): {speedup:.2f} times as fast as one (wall time, target: 1.6)")
     report = {"machine": machine(), "rounds": rounds, "rows": rows, "two_threads": speedup}
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "operator.json"
     path.write_text(json.dumps(report, indent=1))
-    console.print(f"written to {path}")
+    console.print(f"saved to {path}")
 
 
 def measure(shape: tuple[int, ...], grid: Grid, levels: int, rounds: int) -> dict[str, dict[str, float]]:
     x = torch.randn(shape)
     last = x.contiguous(memory_format=torch.channels_last)
-    options: dict[str, Any] = {"grid": grid, "levels": levels}
-    joint = {**options, "per_channel": False}
+    options = PatchReorderOptions(grid, levels)
+    joint = PatchReorderOptions(grid, levels, per_channel=False)
     timed: Timed = {"clone": x.clone, "clone channels_last": last.clone}
-    for name, maps, settings in [
+    for name, maps, chosen in [
         ("kernel", x, options),
         ("kernel joint", x, joint),
         ("kernel channels_last", last, options),
         ("kernel channels_last joint", last, joint),
     ]:
-        timed |= kernel_calls(name, maps, settings)
+        timed |= kernel_calls(name, maps, chosen)
     tracked = x.clone().requires_grad_()
     weight = torch.randn(shape)
-    timed["call"] = lambda: patch_reorder(x, **options)
-    timed["call, both ways"] = lambda: patch_reorder(tracked, **options).backward(weight)
+    timed["call"] = lambda: patch_reorder(x, grid=grid, levels=levels)
+    timed["call, both ways"] = lambda: patch_reorder(tracked, grid=grid, levels=levels).backward(weight)
     timed["clone, both ways"] = lambda: tracked.clone().backward(weight)
     timed["torch form"] = torch_form_call(x, options)
     timed |= peers(x)
     return ratios(timed, rounds)
 
 
-def kernel_calls(name: str, x: Tensor, options: dict) -> Timed:
-    """The kernel's two functions with everything but the result's memory prepared."""
-    if native.KERNEL.library is None:
+def kernel_calls(name: str, x: Tensor, options: PatchReorderOptions) -> Timed:
+    """The two functions of the kernel, with everything prepared except the memory of the result."""
+    rows, columns, levels, energy, per_channel, descending = patches = options.patch_grid(*x.shape[2:])
+    if native.KERNEL.library is None or not native.fits(rows, columns):
         return {}
-    rows, columns = patch_counts(x, options)
-    if max(rows, columns) > native.MOST_PATCHES:
-        return {}
-    z, order = native.reorder(x, rows, columns, options["levels"], "l2", options.get("per_channel", True), True)
-    interleaved, joint = not x.is_contiguous(), not options.get("per_channel", True)
-    run, move = native.KERNEL.library.patchreorder_forward, native.KERNEL.library.patchreorder_permute
-    places = (2, *x.shape, rows, columns, options["levels"], 0, joint, 1, interleaved, 1)
-    moves = (4, *x.shape, rows, columns, joint, 1, interleaved, 1)
+    z, order = native.reorder(x, *patches)
+    interleaved, joint = not x.is_contiguous(), not per_channel
+    reorder, permute = native.KERNEL.library.patchreorder_forward, native.KERNEL.library.patchreorder_permute
+    forward_arguments = (2, *x.shape, rows, columns, levels, energy == "l1", joint, descending, interleaved, 1)
+    backward_arguments = (4, *x.shape, rows, columns, joint, 1, interleaved, 1)
     from_x, from_z = x.data_ptr(), z.data_ptr()
 
     def forward() -> Tensor:
         result = torch.empty_like(x)
-        run(from_x, result.data_ptr(), order.data_ptr(), *places)
+        reorder(from_x, result.data_ptr(), order.data_ptr(), *forward_arguments)
         return result
 
     def backward() -> Tensor:
         result = torch.empty_like(z)
-        move(from_z, result.data_ptr(), order.data_ptr(), *moves)
+        permute(from_z, result.data_ptr(), order.data_ptr(), *backward_arguments)
         return result
 
     return {name: forward, f"{name}, backward": backward}
 
 
-def torch_form_call(x: Tensor, options: dict) -> Callable[[], Tensor]:
-    plan = (*patch_counts(x, options), options["levels"], "l2", True, True)
-    return lambda: torch_form.permute(x, torch_form.patch_order(x, *plan), inverse=False)
-
-
-def patch_counts(x: Tensor, options: dict) -> tuple[int, int]:
-    if options["grid"] == "pixels":
-        return x.shape[2], x.shape[3]
-    side = options["grid"] ** options["levels"]
-    return side, side
+def torch_form_call(x: Tensor, options: PatchReorderOptions) -> Callable[[], Tensor]:
+    patches = options.patch_grid(*x.shape[2:])
+    return lambda: torch_form.permute(x, torch_form.patch_order(x, *patches), inverse=False)
 
 
 def peers(x: Tensor) -> Timed:
-    turn = torch.eye(2, 3).repeat(len(x), 1, 1)
+    identity = torch.eye(2, 3).repeat(len(x), 1, 1)
     return {
         "max_pool2d 2x2": lambda: F.max_pool2d(x, 2),
         "affine_grid + grid_sample": lambda: F.grid_sample(
-            x, F.affine_grid(turn, list(x.shape), align_corners=False), align_corners=False
+            x, F.affine_grid(identity, list(x.shape), align_corners=False), align_corners=False
         ),
         "torch.roll": lambda: torch.roll(x, (1, 1), (2, 3)),
         "torch.sort of the maps": lambda: torch.sort(x.flatten(2), dim=-1, descending=True),
@@ -150,8 +139,8 @@ def peers(x: Tensor) -> Timed:
 
 
 def ratios(timed: Timed, rounds: int) -> dict[str, dict[str, float]]:
-    """Median and quartiles of each form's time over clone's in the same round, in both states of the caches."""
-    other = torch.zeros(4 * 2**20)  # 16 MB, more than a core's own caches
+    """Median and quartiles of the time of each form over that of clone() in the same round, cold and warm."""
+    other = torch.zeros(4 * 2**20)  # 16 MB, more than the caches of one core
     once = dict.fromkeys(timed, 1)
     many = {name: repeat_for(call) for name, call in timed.items()}
     table: dict[str, dict[str, float]] = {}
@@ -181,7 +170,7 @@ def time_rounds(
 
 
 def both_ways(seconds: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Replace every backward row by the mean of forward and backward."""
+    """Replace the times of backward by the mean of forward and backward."""
     result = {}
     for name, values in seconds.items():
         forward, found, _ = name.partition(", backward")
@@ -226,26 +215,26 @@ def show(console: Console, row: dict) -> None:
         title=f"{size}, grid {row['grid']}, levels {row['levels']}: multiples of clone()",
         title_justify="left",
     )
-    for heading in ("", "in turn", "quartiles", "us", "wanted", "again"):
+    for heading in ("", "cold", "quartiles", "us", "target", "warm"):
         table.add_column(heading, justify="left" if heading == "" else "right")
     forward, both = row["most"]
     coarse = row["grid"] != "pixels"
-    wanted = {"kernel": forward, "kernel, both ways / 2": both}
+    targets = {"kernel": forward, "kernel, both ways / 2": both}
     if coarse:
-        wanted |= dict.fromkeys(("kernel joint", "kernel channels_last", "kernel channels_last joint"), 2.5)
+        targets |= dict.fromkeys(("kernel joint", "kernel channels_last", "kernel channels_last joint"), 2.5)
     if row["grid"] == 2 and row["levels"] == 2:
-        wanted["torch form"] = 5.0 if row["shape"][2] == 56 else 20.0
+        targets["torch form"] = 5.0 if row["shape"][2] == 56 else 20.0
     if not coarse:
-        wanted["kernel"] = min(forward, row["ratios"]["torch.sort of the maps"]["ratio"])
+        targets["kernel"] = min(forward, row["ratios"]["torch.sort of the maps"]["ratio"])
     for name, found in row["ratios"].items():
-        most = wanted.get(name)
-        missed = most is not None and found["ratio"] > most
+        target = targets.get(name)
+        missed = target is not None and found["ratio"] > target
         table.add_row(
             name,
             f"{found['ratio']:.2f}",
             f"{found['low']:.2f}-{found['high']:.2f}",
             f"{found['microseconds']:.0f}",
-            "" if most is None else f"{most:g}" + (" missed" if missed else ""),
+            "" if target is None else f"{target:g}" + (" missed" if missed else ""),
             f"{found['ratio_again']:.2f}",
             style="red" if missed else None,
         )

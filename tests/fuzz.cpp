@@ -1,6 +1,5 @@
-// Calls the kernel's C interface with random sizes under AddressSanitizer: `make fuzz`. Buffers are allocated to the
-// byte, so that any read or write outside them is reported; every result is checked to be a permutation that undoes
-// itself.
+// Calls the C interface of the kernel with random sizes under AddressSanitizer: `make fuzz`. Buffers have exactly the
+// needed size, so that any access outside them is reported. Every result must be a permutation that can be undone.
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-"""Definitions that share no code with src: of the operator, by loops over patches, and of a descriptor's length."""
+"""Definitions that share no code with src: the operator by loops over patches, and the length of a descriptor."""
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ def halve(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def sources(unit: np.ndarray, step: tuple[int, int], levels: int, descending: bool) -> list[int]:
-    """Raster list of source unit patches: place the blocks of the coarsest level, then divide each by itself."""
+    """The source unit patches in raster order: place the blocks of the coarsest level, then sort inside each."""
     rows, columns = unit.shape
     if levels == 0:
         assert unit.shape == (1, 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from patchreorder.files import digest, locked, try_lock, write_whole
+from patchreorder.files import digest, locked, open_whole, try_lock, write_whole
 
 
 def run_python(code: str, folder: Path) -> "subprocess.Popen[bytes]":
@@ -46,6 +46,20 @@ def test_a_failed_write_keeps_the_old_file_and_names_it(tmp_path, monkeypatch, s
         write_whole(file, b"new")
     assert caught.value.filename == str(file)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_open_whole_replaces_the_file_at_the_end_of_the_block(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"old")
+    with open_whole(file) as stream:
+        stream.write(b"new")
+        stream.seek(0)
+        assert stream.read() == b"new"
+        assert file.read_bytes() == b"old"
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
+    with pytest.raises(ZeroDivisionError), open_whole(file):
+        raise ZeroDivisionError
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
 
 
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):

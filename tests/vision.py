@@ -1,4 +1,4 @@
-"""torchvision and timm for tests, skipped where they are not installed."""
+"""torchvision and timm for tests, which are skipped if they are not installed."""
 
 import functools
 from types import ModuleType
@@ -12,8 +12,8 @@ def torchvision() -> ModuleType:
     try:
         return pytest.importorskip("torchvision")
     except RuntimeError:
-        # PyPI's torchvision is built for CUDA: beside a CPU torch its operators are missing, and its import asks for
-        # them, though no model that we use does. The library object has to stay alive.
+        # PyPI's torchvision is built for CUDA. With a CPU build of torch its operators are missing and its import
+        # fails, though the models that we use need none of them. The library object has to stay alive.
         torchvision.library = torch.library.Library("torchvision", "FRAGMENT")
         for operator in ("nms", "qnms"):
             torchvision.library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

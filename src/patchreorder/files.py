@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, locks between processes, digests of settings; standard library only."""
+"""Atomic writes, locks between processes, and digests of settings. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import IO, Any
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one, never a part."""
+    """Write a file atomically: after a crash it has the old content or the new one, never a part."""
     with open_whole(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def open_whole(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to write and read; it gets its name when the block ends and all of it is on the disk."""
+    """Open a temporary file for writing and reading; at the end of the block it replaces `path` atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
@@ -38,8 +38,8 @@ def open_whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names of new files on the disk."""
-    with contextlib.suppress(OSError):  # not every system can sync a folder
+    """Flush the entries of a folder to the disk, such as the names of new files."""
+    with contextlib.suppress(OSError):  # some systems cannot sync a folder
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -49,12 +49,12 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(handle: int) -> Iterator[None]:
-    """Hold an open file for this process alone; where the system has no such lock, go on without."""
+    """Hold an exclusive lock on an open file; where the file system has no locks, do without."""
     try:
         import fcntl
 
         fcntl.flock(handle, fcntl.LOCK_EX)
-    except (ImportError, OSError):  # not every system, not every network's disk
+    except (ImportError, OSError):  # Windows, some network file systems
         yield
         return
     try:
@@ -64,7 +64,7 @@ def locked(handle: int) -> Iterator[None]:
 
 
 def try_lock(path: Path) -> int | None:
-    """Take a lock file for as long as the returned handle is open, or None if another process has it."""
+    """Lock a file until the returned handle is closed; None if another process holds the lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -74,11 +74,11 @@ def try_lock(path: Path) -> int | None:
     except BlockingIOError:
         os.close(handle)
         return None
-    except (ImportError, OSError):  # there are no locks here: nobody has it
+    except (ImportError, OSError):  # no locks here
         pass
     return handle
 
 
 def digest(settings: Any) -> str:
-    """Eight hexadecimal digits that change with anything in the settings (JSON values)."""
+    """Eight hexadecimal digits that identify settings (JSON values), whatever the order of their keys."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""Values from files that anybody may have written: checks of numbers, text that is safe to show."""
+"""Check and clean values from untrusted files. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 
 def is_count(value: Any) -> bool:
-    """Whether a JSON value is a whole number from 0 on that any reader can hold."""
+    """Whether a JSON value is a non-negative integer below 2**63."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
 def is_number(value: Any) -> bool:
-    """Whether a JSON value is a number that any reader can calculate with."""
+    """Whether a JSON value is a finite number below 1e100 in magnitude."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
 
 
 def clean(value: Any) -> Any:
-    """JSON values whose texts keep no control characters, no invisible ones and no half characters."""
+    """Replace control, invisible and unpaired surrogate characters in all strings of a JSON value by spaces."""
     if isinstance(value, str):
         return "".join(" " if unicodedata.category(letter) in ("Cc", "Cf", "Cs") else letter for letter in value)
     if isinstance(value, dict):

@@ -65,10 +65,6 @@ def permute_patches(x: Tensor, order: Tensor, *, inverse: bool = False, check: b
     return _traced_permute(x, order, inverse)
 
 
-def undo(z: Tensor, order: Tensor) -> Tensor:
-    return permute_patches(z, order, inverse=True, check=True)
-
-
 def _traced_permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
     # An exported program holds no autograd Function; the gradients of its gathers are right too, if slower.
     if torch_form.is_exporting():

@@ -1,8 +1,4 @@
-"""The operator: sort the patches of every feature map by energy. Arguments are checked here, once.
-
-Two forms with bit-identical results do the work: the native kernel (`native/`: CPU tensors) and plain torch
-(`torch_form.py`: every device, traceable); `dispatch.py` chooses. Nothing here has parameters or state.
-"""
+"""`patch_reorder` and `undo_reorder`: arguments are checked here; `dispatch` chooses the form that runs."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from .dispatch import PatchGrid, reorder, undo
+from .dispatch import PatchGrid, permute_patches, reorder
 from .options import Count, Must, Options, takes_and_returns_order
 
 Grid = Annotated[int, Must("2 or more patches a side, or 'pixels'", lambda value: value >= 2)] | Literal["pixels"]
@@ -25,9 +21,9 @@ class PatchReorderOptions(Options):
     """Options of `patch_reorder` and `PatchReorder`.
 
     Args:
-        grid: patches a side at each level, or "pixels": every pixel is a patch, whatever the size of the map.
+        grid: patches a side at each level, or "pixels": every pixel is a patch, on maps of any size.
         levels: how many times patches are divided again.
-        energy: of a patch, "l2" for the sum of squares, "l1" for the sum of magnitudes.
+        energy: of a patch: "l2", the sum of squares, or "l1", the sum of magnitudes.
         per_channel: rank every channel by itself; False ranks by the sum over channels, and all move together.
         descending: strongest first; False puts the weakest first.
     """
@@ -44,18 +40,19 @@ class PatchReorderOptions(Options):
             raise ValueError(f"levels ({self.levels}) must be 1 with grid='pixels': a pixel cannot be divided")
 
     def patch_grid(self, height: int, width: int) -> PatchGrid:
-        """What to do with maps of this size; ValueError where the patches do not fit them."""
+        """The unit patches of maps of this size; ValueError if they do not fit."""
         if self.grid == "pixels":
             if height < 1 or width < 1:
                 raise ValueError(f"x has no pixels to reorder: its maps are {height}x{width}")
-            return PatchGrid(height, width, self.levels, self.energy, self.per_channel, self.descending)
-        side = self.grid**self.levels
-        if side > min(height, width):
-            raise ValueError(
-                f"grid ({self.grid}) ** levels ({self.levels}) = {side} patches a side do not fit a "
-                f"{height}x{width} map: lower grid or levels, or use grid='pixels'"
-            )
-        return PatchGrid(side, side, self.levels, self.energy, self.per_channel, self.descending)
+            rows, columns = height, width
+        else:
+            rows = columns = self.grid**self.levels
+            if rows > min(height, width):
+                raise ValueError(
+                    f"grid ({self.grid}) ** levels ({self.levels}) = {rows} patches a side do not fit a "
+                    f"{height}x{width} map: lower grid or levels, or use grid='pixels'"
+                )
+        return PatchGrid(rows, columns, self.levels, self.energy, self.per_channel, self.descending)
 
 
 def check_maps(name: str, x: Tensor) -> None:
@@ -77,14 +74,14 @@ def check_maps(name: str, x: Tensor) -> None:
 def patch_reorder(x: Tensor, options: PatchReorderOptions) -> tuple[Tensor, Tensor]:
     """Sort the patches of every feature map by their energy (Eqs. 5 and 6 of the paper).
 
-    Each map is cut into `grid ** levels` patches a side. At every level, coarse to fine, the patches inside one patch
-    of the level above are placed in raster order, the strongest first; pixels inside the smallest patches keep their
-    places, and so do pixels that no patch covers. Ties keep their order, NaN goes first. The gradient is the inverse
-    permutation (Eq. 7).
+    Each map is divided into `grid ** levels` patches a side. At every level, from coarse to fine, the patches inside
+    one patch of the level above are placed in raster order, the strongest first. Pixels inside the smallest patches
+    keep their arrangement, and pixels that no patch covers keep their place. Ties keep their order, and NaN goes first.
+    The gradient is the inverse permutation (Eq. 7).
 
     Shape:
         x: (batch, channels, height, width) or (channels, height, width); the result has its shape, type and layout.
-        order: (batch, channels, rows, columns), one channel if not `per_channel`.
+        order: (batch, channels, rows, columns), with one channel if `per_channel` is False.
 
     Args:
         return_order: also return the permutation: the source patch (raster index) of each place, uint8 up to
@@ -108,14 +105,14 @@ def patch_reorder(x: Tensor, options: PatchReorderOptions) -> tuple[Tensor, Tens
 
 
 def undo_reorder(z: Tensor, order: Tensor) -> Tensor:
-    """Put the patches back: `undo_reorder(*patch_reorder(x, return_order=True))` is x, bit for bit.
+    """Move the patches back: `undo_reorder(*patch_reorder(x, return_order=True))` equals x bit for bit.
 
     Shape:
         z: (batch, channels, height, width) or (channels, height, width); the result has its shape, type and layout.
         order: as `patch_reorder` returned it.
 
     Args:
-        z: reordered maps, or anything of their shape, such as a mask.
+        z: reordered maps, or a tensor of their shape, such as a mask.
         order: the source patch of each place.
 
     Raises:
@@ -144,5 +141,5 @@ def undo_reorder(z: Tensor, order: Tensor) -> Tensor:
     if order.device != z.device:
         raise ValueError(f"order is on {order.device}, z on {z.device}: move one of them")
     if z.dim() == 3:
-        return undo(z.unsqueeze(0), order.unsqueeze(0)).squeeze(0)
-    return undo(z, order)
+        return permute_patches(z.unsqueeze(0), order.unsqueeze(0), inverse=True, check=True).squeeze(0)
+    return permute_patches(z, order, inverse=True, check=True)

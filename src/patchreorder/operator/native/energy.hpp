@@ -1,4 +1,4 @@
-// Energies of unit patches. The order of every sum is part of the definition: nothing may be re-associated.
+// Energies of unit patches. The order of summation is part of the definition: no sum may be re-associated.
 
 #pragma once
 
@@ -29,7 +29,7 @@ inline double magnitude(double value) { return std::fabs(value); }
 inline float magnitude(Bfloat16 value) { return from_bits(uint32_t(value.bits & 0x7fff) << 16); }
 inline float magnitude(Half value) {
   const uint32_t bits = value.bits & 0x7fff, exponent = bits >> 10;
-  const float tiny = float(int32_t(bits)) * 0x1p-24f;                  // no exponent: the mantissa counts 2^-24
+  const float tiny = float(int32_t(bits)) * 0x1p-24f;                  // subnormal: the mantissa times 2^-24
   const uint32_t rebias = exponent == 31 ? 0x70000000u : 0x38000000u;  // infinity and NaN keep the largest exponent
   return exponent == 0 ? tiny : from_bits((bits << 13) + rebias);
 }
@@ -41,13 +41,13 @@ template <bool L1, class T> inline Sum<T> energy_of(T value) {
   return L1 ? size : size * size;
 }
 
-// A copy of one map with slack behind it, for the maps at the end of the memory we may touch.
+// A copy of one map followed by slack, for maps at the end of a tensor, past which wide loads must not read.
 template <class T> class Padded {
  public:
   explicit Padded(int64_t pixels) : pixels_(pixels), data_(pixels + SLACK) {}
   T* data() { return data_.data(); }
 
-  // The map itself where wide loads stay inside the tensor, else its copy.
+  // The map itself if wide loads stay inside the tensor, else its copy.
   const T* readable(const T* map, const T* end) { return end - map >= pixels_ + SLACK ? map : copy(map); }
 
   const T* copy(const T* map) {
@@ -80,8 +80,8 @@ template <bool L1> __m512 small_patch_sums(const float* map) {
   return _mm512_add_ps(v, _mm512_permute_ps(v, 0xb1));     // then across
 }
 
-// Energies of LANES maps, [patch][pitch]. Of four maps at a time one pixel of each patch is kept, another for each map,
-// so that one register holds 4 maps x 4 patches.
+// Energies of LANES maps, [patch][pitch]. Of every four maps, one pixel of each patch is kept, a different one for each
+// map, so that one register holds 4 maps x 4 patches.
 template <bool L1> void small_energy(const float* maps, float* energy, int64_t pitch) {
   __m512 four[4];
   for (int k = 0; k < 4; ++k, maps += 64) {
@@ -99,7 +99,7 @@ template <bool L1> void small_energy(const float* maps, float* energy, int64_t p
   }
 }
 
-// The pixel that each pixel of a map comes from, for every order: its four bytes, two bits each, number a row.
+// The source of each pixel of a map, for every order. Two bits of each of the four bytes of an order make its index.
 struct SmallMoves {
   int32_t from[256][16] = {};
 
@@ -130,8 +130,8 @@ void small_move(const char* x, char* z, const uint8_t* order, int64_t stride, in
 
 // ---- energy of patches ---------------------------------------------------------------------------------------------
 
-// Energies of the unit patches of one planar map, `stride` apart: down the columns of a band of patches, then the
-// column sums from left to right. Reads up to LANES - 1 elements past each row.
+// Energies of the unit patches of one planar map, `stride` apart: sums down the columns of a row of patches, then over
+// the column sums from left to right. Reads up to LANES - 1 elements past each line.
 template <bool L1, class T>
 void planar_energy(const T* map, const Geometry& g, Sum<T>* column, Sum<T>* energy, int64_t stride) {
   for (int row = 0; row < g.rows; ++row) {
@@ -157,7 +157,7 @@ void planar_energy(const T* map, const Geometry& g, Sum<T>* column, Sum<T>* ener
 }
 
 #ifdef __SSE2__
-// Every pixel is a patch: energies of four maps, [pixel][pitch], turned around in blocks of 4x4.
+// Every pixel is a patch: energies of four maps, [pixel][pitch], transposed in blocks of 4x4.
 template <bool L1> void pixel_energy(const float* maps, int64_t pixels, float* energy, int64_t pitch) {
   const __m128 sign = _mm_set1_ps(-0.0f);
   int64_t pixel = 0;
@@ -175,8 +175,8 @@ template <bool L1> void pixel_energy(const float* maps, int64_t pixels, float* e
 }
 #endif
 
-// The same for `count` maps that lie one after the other in a tensor that ends at `end`; energies of a map's patches
-// are `patch_step` apart, of a patch's maps `map_step`.
+// Energies of `count` consecutive maps of a tensor that ends at `end`. Energies of the patches of one map are
+// `patch_step` apart, those of the same patch of consecutive maps `map_step`.
 template <bool L1, class T>
 void planar_energies(const T* maps, const T* end, int64_t count, const Geometry& g, Padded<T>& padded, Sum<T>* column,
                      Sum<T>* energy, int64_t patch_step, int64_t map_step) {
@@ -196,7 +196,7 @@ void planar_energies(const T* maps, const T* end, int64_t count, const Geometry&
     planar_energy<L1>(padded.readable(maps, end), g, column, energy, patch_step);
 }
 
-// The same for `count` channels of one interleaved image, channels of a patch side by side: [patch][pitch].
+// Energies of `count` channels of one interleaved image, with the channels of a patch adjacent: [patch][pitch].
 template <bool L1, class T>
 void interleaved_energy(const T* image, const Geometry& g, int64_t count, Sum<T>* column, Sum<T>* energy,
                         int64_t pitch) {
@@ -214,8 +214,8 @@ void interleaved_energy(const T* image, const Geometry& g, int64_t count, Sum<T>
     }
 }
 
-// Sum over channels by halving: e[k] + e[half + k], an odd last one carried along, until one is left. Each channel has
-// `width` numbers side by side; the sums are left in the first channel's.
+// Sums over channels by halving: e[k] + e[half + k], with an odd last one appended, until one is left. Each channel has
+// `width` adjacent numbers; the sums replace those of the first channel.
 template <class A> void sum_channels(A* energy, int64_t channels, int64_t width) {
   while (channels > 1) {
     const int64_t half = channels / 2;

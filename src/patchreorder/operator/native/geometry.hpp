@@ -1,4 +1,4 @@
-// Sizes of maps and patches, and how work is shared among threads.
+// Sizes of maps and patches, and the division of work among threads.
 
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace {
 
-constexpr int LANES = 16;      // maps that are ranked together
+constexpr int LANES = 16;      // maps ranked together
 constexpr int MOST_SIDE = 16;  // unit patches a side
 constexpr int MOST_PATCHES = MOST_SIDE * MOST_SIDE;
-constexpr int MOST_PAIRWISE = 16;  // patches ranked by comparing every pair; more are sorted
+constexpr int MOST_PAIRWISE = 16;  // up to this many patches are ranked by comparing all pairs; more are sorted
 constexpr int LOW_BYTE = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : 7;  // of a 64-bit number in memory
 constexpr int SLACK = 64;                         // elements that wide loads and stores may run past the end of a map
-constexpr int64_t CACHE = 24 * 1024;              // bytes of maps to keep in the first-level cache
+constexpr int64_t CACHE = 24 * 1024;              // bytes of maps that stay in the first-level cache
 constexpr int64_t PIXELS_PER_THREAD = 64 * 1024;  // less work than this is not worth another thread
 
 struct Geometry {
@@ -45,7 +45,7 @@ struct Geometry {
   }
 };
 
-// Splits [0, items) among threads that live for this call only, so a forked process has nothing to inherit.
+// Splits [0, items) among threads that end with this call, so that a forked process inherits none.
 // Returns false if a part ran out of memory.
 template <class Body> bool parallel_for(int64_t items, int64_t pixels_per_item, int threads, const Body& body) {
   const int64_t worth = std::max<int64_t>(1, items * pixels_per_item / PIXELS_PER_THREAD);
@@ -63,7 +63,7 @@ template <class Body> bool parallel_for(int64_t items, int64_t pixels_per_item, 
   try {
     others.reserve(parts);
     for (; started < parts; ++started) others.emplace_back(run, started);
-  } catch (...) {  // no more threads to be had: the caller does the rest
+  } catch (...) {  // no more threads can be started: this one does the rest
   }
   run(0);
   for (int64_t part = started; part < parts; ++part) run(part);

@@ -1,4 +1,4 @@
-// Interleaved maps: (batch, row, column, channel), which torch calls channels_last.
+// Interleaved maps: (batch, row, column, channel), torch's channels_last layout.
 
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace {
 
-// Moves the patches of `count` channels of one interleaved image, each channel by its own order.
+// Moves the patches of some channels of one interleaved image, each channel by its own order.
 template <class T> class InterleavedCopy {
  public:
   explicit InterleavedCopy(const Geometry& g)
@@ -17,8 +17,8 @@ template <class T> class InterleavedCopy {
     for (int patch = 0; patch < g.patches(); ++patch) corner_[patch] = g.corner(patch) * g.channels;
   }
 
-  // Patch p of channel c goes to place target[p * pitch + c]; few patches. All places of a pixel are written together,
-  // so memory is read and written in long runs whatever the orders are.
+  // Patch p of channel c goes to place target[p * pitch + c]; up to MOST_PAIRWISE patches. All places of a pixel are
+  // written together, so memory is read and written in long runs for every order.
   void scatter(const T* x, T* z, const T* target, int64_t pitch, int64_t count) const {
     for (int down = 0; down < g_.patch_height; ++down)
       for (int across = 0; across < g_.patch_width; ++across) {
@@ -32,7 +32,7 @@ template <class T> class InterleavedCopy {
     copy_uncovered(x, z, count);
   }
 
-  // Place q of channel c takes patch source[q * pitch + c]; any number of patches.
+  // Place q of channel c gets patch source[q * pitch + c]; any number of patches.
   void gather(const T* x, T* z, const uint8_t* source, int64_t pitch, int64_t count) const {
     for (int place = 0; place < g_.patches(); ++place, source += pitch)
       for (int down = 0; down < g_.patch_height; ++down)
@@ -45,8 +45,8 @@ template <class T> class InterleavedCopy {
   }
 
  private:
-  // One pixel of every place, LANES channels at once: from every patch the lanes that go there.
-  // PATCHES: their number where the compiler should know it, or 0.
+  // Writes one pixel of every place, LANES channels at once: from every patch the lanes that go there.
+  // PATCHES: their number if the compiler should know it, or 0.
   template <int PATCHES> void blend(const T* x, T* z, const T* target, int64_t pitch) const {
     const int patches = PATCHES ? PATCHES : g_.patches();
     Vector<T> pixel[MOST_PAIRWISE], goal[MOST_PAIRWISE];
@@ -75,8 +75,8 @@ template <class T> class InterleavedCopy {
   int64_t corner_[MOST_PATCHES];
 };
 
-// Splits an interleaved tensor into images, and images into blocks of channels where there are fewer of them than
-// threads; calls make() once a thread, and what it returns with (image, first channel, channels).
+// Splits an interleaved tensor into images, and images into blocks of channels if there are fewer images than threads.
+// Calls make() once per thread, and its result with (image, first channel, channels).
 template <class Make> bool each_block(const Geometry& g, int threads, const Make& make) {
   const int64_t tiles = (g.channels + LANES - 1) / LANES;
   const int64_t blocks = std::clamp<int64_t>(threads / std::max<int64_t>(g.images, 1), 1, std::max<int64_t>(tiles, 1));
@@ -149,7 +149,7 @@ bool interleaved_permute(const T* x, T* z, const uint8_t* order, const Geometry&
   });
 }
 
-// All channels of a pixel move together: an image is one planar map whose pixels are `channels` items wide.
+// All channels of a pixel move together: the image is one planar map whose pixels are `channels` items wide.
 void move_pixels(const char* x, char* z, const uint8_t* order, const Geometry& g, int item) {
   const int64_t pixel = g.channels * item, line = g.width * pixel, run = g.patch_width * pixel;
   const int64_t covered = g.columns * run, done = g.covered_height() * line;

@@ -1,10 +1,9 @@
-// Patch reordering on the CPU, behind a plain C interface: pointers and sizes, no torch, no Python.
+// Patch reordering on the CPU with a plain C interface: pointers and sizes, no torch, no Python.
 //
-// One pass per group of maps, while they are in cache: energies of the unit patches -> order -> copy. Sixteen maps are
-// ranked together, one in each lane of a vector, so most loops below run over LANES and are left to the compiler, which
-// sees this file once per instruction set. The order of every sum is part of the operator's definition
-// (docs/operator.md), so nothing here may be re-associated or contracted: build without -ffast-math and with
-// -ffp-contract=off.
+// Each group of maps is processed in one pass while it is in cache: energies of the unit patches -> order -> copy.
+// Sixteen maps are ranked together, one in each lane of a vector, so most loops run over LANES; the compiler vectorises
+// them, once per instruction set. The order of summation is part of the operator's definition (docs/operator.md), so no
+// sum may be re-associated or contracted: build without -ffast-math and with -ffp-contract=off.
 //
 // geometry.hpp, vectors.hpp -> energy.hpp -> ranking.hpp -> planar.hpp, interleaved.hpp -> this file.
 //
@@ -28,7 +27,7 @@ bool is_geometry(int64_t b, int64_t c, int64_t h, int64_t w, int rows, int colum
          columns <= w;
 }
 
-// Where every pixel is a patch the map may as well be one row, which is simpler to walk.
+// If every pixel is a patch, the map is treated as one row, which is simpler to traverse.
 Geometry geometry(int64_t b, int64_t c, int64_t h, int64_t w, int rows, int columns) {
   return h == rows && w == columns ? Geometry(b, c, 1, h * w, 1, rows * columns) : Geometry(b, c, h, w, rows, columns);
 }
@@ -51,7 +50,7 @@ enum Status { DONE = 0, NO_MEMORY = 1, BAD_ARGUMENT = 2 };
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 // dtype: 0 float16, 1 bfloat16, 2 float32, 3 float64. order: planar (b, c or 1, rows, columns), interleaved per channel
-// (b, rows, columns, c). rows and columns at most 16. Returns a Status.
+// (b, rows, columns, c). rows and columns are at most 16. Returns a Status.
 EXPORT int patchreorder_forward(const void* x, void* z, uint8_t* order, int dtype, int64_t b, int64_t c, int64_t h,
                                 int64_t w, int rows, int columns, int levels, int l1, int joint, int descending,
                                 int interleaved, int threads) {
@@ -66,7 +65,7 @@ EXPORT int patchreorder_forward(const void* x, void* z, uint8_t* order, int dtyp
   return forwards[dtype][l1 != 0](x, z, order, g, levels, joint, descending, interleaved, threads) ? DONE : NO_MEMORY;
 }
 
-// Moves patch order[q] to place q, or with `inverse` patch q to place order[q]. The caller vouches for the order.
+// Moves patch order[q] to place q, or with `inverse` patch q to place order[q]. The order must be a permutation.
 EXPORT int patchreorder_permute(const void* x, void* z, const uint8_t* order, int item, int64_t b, int64_t c, int64_t h,
                                 int64_t w, int rows, int columns, int joint, int inverse, int interleaved,
                                 int threads) {
@@ -90,7 +89,7 @@ EXPORT int patchreorder_permute(const void* x, void* z, const uint8_t* order, in
   return done ? DONE : NO_MEMORY;
 }
 
-// Whether each of `maps` orders names every patch exactly once.
+// Whether each of `maps` orders contains every patch exactly once.
 EXPORT int patchreorder_is_order(const uint8_t* order, int64_t maps, int64_t patches) {
   if (patches < 1 || patches > MOST_PATCHES) return 0;
   for (; maps > 0; --maps, order += patches) {
@@ -103,7 +102,7 @@ EXPORT int patchreorder_is_order(const uint8_t* order, int64_t maps, int64_t pat
   return 1;
 }
 
-// The best of our builds for this processor: 0 any x86-64 or another architecture, 1 AVX2, 2 AVX-512.
+// The best build for this processor: 0 for any x86-64 or another architecture, 1 for AVX2, 2 for AVX-512.
 EXPORT int patchreorder_processor() {
 #if defined(__x86_64__) && defined(__GNUC__)
   __builtin_cpu_init();

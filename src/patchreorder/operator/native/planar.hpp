@@ -1,4 +1,4 @@
-// Planar maps: (batch, channel, row, column).
+// Planar maps: (batch, channel, row, column), torch's contiguous layout.
 
 #pragma once
 
@@ -8,8 +8,8 @@ namespace {
 
 // ---- copy, planar -----------------------------------------------------------------------------------------------
 
-// Moves maps by rows of patches ("runs"), each with loads and stores of a fixed width that may spill to the right. Runs
-// are written from left to right and top to bottom, so what spilled is overwritten by what belongs there.
+// Moves maps by the lines of their patches ("runs"), with loads and stores of a fixed width that may exceed the run to
+// the right. Runs are written from left to right and top to bottom, so the excess is overwritten by the right values.
 class PlanarCopy {
  public:
   PlanarCopy(const Geometry& g, int item, bool inverse)
@@ -25,7 +25,7 @@ class PlanarCopy {
 
   int64_t bytes() const { return line_ * g_.height; }
 
-  // Moves `count` maps that lie one after the other; orders are `stride` apart.
+  // Moves `count` consecutive maps; their orders are `stride` apart.
   void operator()(const char* x, char* z, const uint8_t* order, int64_t stride, int64_t count) const {
     (this->*move_)(x, z, order, stride, count);
   }
@@ -52,7 +52,7 @@ class PlanarCopy {
     if (run_ <= 16) return &PlanarCopy::move<16, COLUMNS>;
     if (run_ <= 32) return &PlanarCopy::move<32, COLUMNS>;
     if (run_ <= 64) return &PlanarCopy::move<64, COLUMNS>;
-    return &PlanarCopy::move<0, COLUMNS>;  // several loads and stores a run
+    return &PlanarCopy::move<0, COLUMNS>;  // several loads and stores per run
   }
 
   void move_small(const char* x, char* z, const uint8_t* order, int64_t stride, int64_t count) const {
@@ -89,7 +89,7 @@ class PlanarCopy {
   }
 
 #ifdef __AVX512F__
-  // A map of up to 64 floats fits four registers, in which a permutation finds any of them.
+  // A map of up to 64 floats fits four registers, which permutation instructions can index.
   void gather_few(const float* x, float* z, const uint8_t* order, int64_t stride, int64_t count) const {
     const int pixels = g_.patches();
     __mmask16 inside[4];
@@ -122,8 +122,8 @@ class PlanarCopy {
     for (int64_t k = 0; k < bytes; k += WIDTH) std::memcpy(to + k, from + k, WIDTH);
   }
 
-  // Everything is held in locals: bytes written through z could be any member of this object to the compiler.
-  // COLUMNS: a number of patches across known to the compiler, or 0.
+  // Members are copied to locals, because the compiler must assume that writes through z change this object.
+  // COLUMNS: the number of patches across if the compiler should know it, or 0.
   template <int WIDTH, int COLUMNS>
   void move(const char* x, char* z, const uint8_t* order, int64_t stride, int64_t count) const {
     const int64_t run = run_, line = line_;
@@ -161,7 +161,7 @@ class PlanarCopy {
   int64_t corner_[MOST_PATCHES];
 };
 
-// The same for maps anywhere in a tensor: those too near the end of the memory take a detour.
+// PlanarCopy for maps anywhere in a tensor: maps too close to its end are moved through padded copies.
 class PlanarMover {
  public:
   PlanarMover(const Geometry& g, int item, bool inverse, const void* x_end, void* z_end)
@@ -223,7 +223,7 @@ bool planar_forward_joint(const T* x, T* z, uint8_t* order, const Geometry& g, i
     Padded<T> padded(pixels);
     std::vector<Sum<T>> column(g.width + LANES), energy(g.channels * g.patches() + 1);
     for (int64_t i = begin; i < end; ++i) {
-      // Whichever order is written in long runs.
+      // The layout of the energies that is written in long runs.
       const bool by_patch = is_small(g, sizeof(T));
       const int64_t patch_step = by_patch ? g.channels : 1, map_step = by_patch ? 1 : g.patches();
       planar_energies<L1>(x + i * image, x_end, g.channels, g, padded, column.data(), energy.data(), patch_step,

@@ -1,4 +1,4 @@
-// From energies to orders: up to LANES maps at once.
+// Orders from energies, for up to LANES maps at once.
 
 #pragma once
 
@@ -20,7 +20,8 @@ inline int64_t bits_of(double value) {
   return bits;
 }
 
-// What is compared: larger goes first, NaN before all. Energies are not negative, so they compare like their bits.
+// Sort keys: the patch with the larger key goes first, NaN before all. Energies are not negative, so their bits sort
+// like the numbers.
 template <class A> inline auto keys_of(const A* energy, bool descending) {
   using Key = decltype(bits_of(A{}));
   const Key infinity = bits_of(std::numeric_limits<A>::infinity());
@@ -29,14 +30,14 @@ template <class A> inline auto keys_of(const A* energy, bool descending) {
   return if_equal(value, value, key, Vector<Key>::all(infinity + 1));
 }
 
-// Where the order of a group of maps is written: of lane k, the source of place q, at data[q * place + k * lane].
+// The memory for the orders of a group of maps: the source of place q in lane k is data[q * place + k * lane].
 struct Orders {
   uint8_t* data;
   int64_t place, lane;
   int count;  // lanes in use
 };
 
-// As many doubles as a register holds. Compilers do not use the maximum and minimum instructions for a > b ? a : b.
+// The doubles of one register. Compilers do not use the maximum and minimum instructions for a > b ? a : b.
 #if defined(__AVX512F__)
 using Doubles = __m512d;
 inline Doubles larger(Doubles a, Doubles b) { return _mm512_max_pd(a, b); }
@@ -55,12 +56,12 @@ inline Doubles larger(Doubles a, Doubles b) { return a > b ? a : b; }
 inline Doubles smaller(Doubles a, Doubles b) { return a < b ? a : b; }
 #endif
 
-// Two rows to compare, by their distance in bytes from the first row.
+// Two rows to compare, as offsets in bytes from the first row.
 struct Exchange {
   uint16_t first, second;
 };
 
-// Puts the larger first.
+// Puts the larger numbers first.
 inline void exchange(char* rows, Exchange pair) {
   Doubles *first = reinterpret_cast<Doubles*>(rows + pair.first),
           *second = reinterpret_cast<Doubles*>(rows + pair.second);
@@ -72,7 +73,7 @@ inline void exchange(char* rows, Exchange pair) {
   }
 }
 
-// The exchanges that sort `count` rows: Batcher's merge exchange (Knuth 5.2.2, algorithm M).
+// The sorting network for `count` rows: Batcher's merge exchange (Knuth 5.2.2, algorithm M).
 std::vector<Exchange> sorting_network(int count) {
   constexpr int ROW = sizeof(Row<double>);
   std::vector<Exchange> exchanges;
@@ -91,7 +92,7 @@ std::vector<Exchange> sorting_network(int count) {
   return exchanges;
 }
 
-// Ranks the unit patches of up to LANES maps. Fill energies(), [patch][LANES], then write the orders.
+// Ranks the unit patches of up to LANES maps: fill energies(), [patch][LANES], then call write().
 template <class A> class Ranking {
  public:
   Ranking(const Geometry& g, int levels, bool descending) : g_(g), n_(2), descending_(descending), levels_(levels) {
@@ -105,7 +106,7 @@ template <class A> class Ranking {
 
   A* energies() { return levels_.back().energy[0].lane; }  // [patch][LANES]
 
-  // After write(), with few patches: the place of a patch.
+  // The place of a patch after write(), for up to MOST_PAIRWISE patches.
   template <class W> Vector<W> places(int patch) const {
     return convert<W>(load<Key>(levels_.back().place[patch].lane));
   }
@@ -128,7 +129,7 @@ template <class A> class Ranking {
 
   struct Level {
     int across, size;        // patches across the map, unit patches across one of them
-    std::vector<int> child;  // where the children of each parent are in the next two, parent by parent
+    std::vector<int> child;  // indices of the children in the next two members, parent by parent
     std::vector<Row<A>> energy;
     std::vector<Row<Key>> place;  // in unit patches
   };
@@ -161,7 +162,7 @@ template <class A> class Ranking {
     }
   }
 
-  // The places of a level's patches: their parent's place and a step for their rank inside it.
+  // The place of every patch of a level: the place of its parent plus a step for its rank among the children.
   void place_level(Level& level, const Level* above) {
     const int* child = level.child.data();
     for (size_t parent = 0; parent * children_ < level.child.size(); ++parent, child += children_) {
@@ -174,7 +175,7 @@ template <class A> class Ranking {
   }
 
   void rank_by_pairs(const Vector<Key>* key, Vector<Key>* rank) const {
-    for (int c = 0; c < children_; ++c) rank[c] = Vector<Key>::all(c);  // as if all were equal
+    for (int c = 0; c < children_; ++c) rank[c] = Vector<Key>::all(c);  // the ranks if all were equal
     for (int a = 0; a < children_; ++a) {
       Vector<Key> mine = rank[a];
       for (int b = a + 1; b < children_; ++b) {
@@ -194,7 +195,7 @@ template <class A> class Ranking {
     return (row * all(g_.columns) + column) * all(size);
   }
 
-  // Vector forms of the loop at the end of write(): a lane's bytes lie side by side ...
+  // Vector forms of the loop at the end of write(): the bytes of the lanes are adjacent ...
   void write_interleaved(const Orders& out) const {
     for (int q = 0; q < g_.patches(); ++q) {
       Vector<Key> source{};
@@ -205,7 +206,7 @@ template <class A> class Ranking {
     }
   }
 
-  // ... or the four bytes of a map make one word.
+  // ... or the four bytes of a map form one word.
   void write_words(const Orders& out) const {
     Vector<Key> word{};
     for (int patch = 1; patch < 4; ++patch)
@@ -213,9 +214,9 @@ template <class A> class Ranking {
     std::memcpy(out.data, &word, sizeof word);
   }
 
-  // More than MOST_PAIRWISE patches, one level. A key and its patch share 64 bits, so that ties keep their order, and
-  // are sorted as doubles, whose minimum and maximum every processor has: keys are at most 0x7f800001, and with one
-  // added to the exponent all these numbers are normal.
+  // More than MOST_PAIRWISE patches, one level. A key and its patch share 64 bits, so that ties keep their order. These
+  // are sorted as doubles, because every processor has their minimum and maximum. Keys are at most 0x7f800001; one is
+  // added to the exponent so that all of them are normal.
   void sort_lanes(const Orders& out) {
     Row<double>* packed = packed_.data();
     for (int patch = 0; patch < children_; ++patch) {
@@ -240,7 +241,7 @@ template <class A> class Ranking {
         const __m128i high = _mm512_cvtepi64_epi8(_mm512_load_si512(packed_[first + q].lane + 8));
         bytes[q] = _mm_xor_si128(_mm_unpacklo_epi64(low, high), _mm_set1_epi8(-1));  // MOST_PATCHES - 1 - low byte
       }
-      if (planar) transpose(bytes);  // a map's bytes side by side
+      if (planar) transpose(bytes);  // the bytes of a map become adjacent
       uint8_t* to = out.data + first * out.place;
       const __mmask16 wanted = __mmask16(_bzhi_u32(0xffff, planar ? rows : out.count));
       for (int row = 0; row < (planar ? out.count : rows); ++row, to += planar ? out.lane : out.place)
@@ -248,7 +249,7 @@ template <class A> class Ranking {
     }
   }
 
-  // 16x16 bytes: four times, every row is shuffled with the one half the way down.
+  // Transposes 16x16 bytes: four times, every row is interleaved with the one eight rows below.
   static void transpose(__m128i* rows) {
 #pragma GCC unroll 4
     for (int round = 0; round < 4; ++round) {
@@ -286,14 +287,14 @@ template <class A> class Ranking {
   }
 
   Geometry g_;
-  int n_, wide_ = 0, children_ = 0;  // patches a side, across, and in all inside one patch of the level above
+  int n_, wide_ = 0, children_ = 0;  // children of a patch: a side, across and in all
   bool descending_;
   std::vector<Level> levels_;
   std::vector<Row<double>> packed_;  // key and source
   std::vector<Exchange> network_;
 };
 
-// Fill the first lane of a ranking from the energies of all maps of an image: [patch][channels] ...
+// Fills the first lane of a ranking from the energies of all maps of an image: [patch][channels] ...
 template <class A> void rank_by_patch(A* energy, const Geometry& g, Ranking<A>& ranking) {
   for (int patch = 0; patch < g.patches(); ++patch, energy += g.channels) {
     sum_channels(energy, g.channels, 1);

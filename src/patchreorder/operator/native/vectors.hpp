@@ -1,4 +1,4 @@
-// One number for each lane: the registers that maps are ranked in.
+// Vectors of one number per lane, in which maps are ranked.
 
 #pragma once
 
@@ -20,7 +20,7 @@ constexpr int REGISTER = 32;
 constexpr int REGISTER = 16;
 #endif
 
-// As many registers as LANES numbers fill, by the compilers' vector extension (which does badly on larger vectors).
+// LANES numbers in as many registers as they fill. The compilers' vector extension is slow on larger vectors.
 template <class T> struct Vector {
   static constexpr int BYTES = LANES * sizeof(T) < REGISTER ? LANES * sizeof(T) : REGISTER;
   static constexpr int PARTS = LANES * sizeof(T) / BYTES;
@@ -58,7 +58,7 @@ template <class T> struct Vector {
   friend Vector operator>>(const Vector& a, const Vector& b) {
     return each([](Part x, Part y) { return x >> y; }, a, b);
   }
-  // -1, all bits set, where true
+  // -1 (all bits set) where true
   friend Vector operator==(const Vector& a, const Vector& b) {
     return each([](Part x, Part y) { return x == y; }, a, b);
   }
@@ -66,7 +66,7 @@ template <class T> struct Vector {
     return each([](Part x, Part y) { return x > y; }, a, b);
   }
 
-  // value where a == b, otherwise where they differ.
+  // `value` where a == b, `otherwise` elsewhere.
   template <class U>
   friend Vector if_equal(const Vector<U>& a, const Vector<U>& b, const Vector& value, const Vector& otherwise) {
     using Test = typename Vector<U>::Part;
@@ -74,7 +74,7 @@ template <class T> struct Vector {
   }
 };
 
-// Elements are loaded as numbers, or as the words they are stored in.
+// Loads elements as numbers, or as the words that store them.
 template <class T, class Stored = T> inline Vector<T> load(const Stored* from) {
   static_assert(sizeof(T) == sizeof(Stored));
   Vector<T> value;
@@ -92,7 +92,7 @@ template <class To, class From> inline Vector<To> convert(const Vector<From>& fr
   return load<To>(converted);
 }
 
-// A cache line or two: memory for the lanes of one thing.
+// Memory for one number per lane, aligned to cache lines.
 template <class T> struct alignas(64) Row {
   T lane[LANES];
 };

@@ -56,8 +56,6 @@ def test_imports_point_down(path):
     assert own in HEIGHT, f"{own} has no place in LINES: give it one"
     for other in imported_parts(path) - {own, "__version__"}:
         assert other in HEIGHT, f"{path.name} imports {other}, which has no place in LINES"
-        if (own, other) == ("laboratory", "recipes"):  # goes with the rewriting of laboratory/trained.py
-            continue
         assert HEIGHT[other] < HEIGHT[own], f"{path.name}: {own} must not import {other}"
         assert other in ONLY.get(own, {other}), f"{path.name}: {own} imports {other}, may import only {ONLY[own]}"
 

@@ -16,7 +16,7 @@ from patchreorder.data.generated import write_photos
 from patchreorder.data.photos import Photos
 from patchreorder.engine import memory
 from patchreorder.engine.predict import predict
-from patchreorder.laboratory import photographs
+from patchreorder.laboratory.features import own_trunk
 from patchreorder.laboratory.recipe import Row
 from patchreorder.metrics.accuracy import mistakes
 from patchreorder.models import create_model
@@ -26,12 +26,8 @@ CLASSES = 3
 
 @pytest.fixture(autouse=True)
 def _as_if_new(monkeypatch):
-    """One thread; nothing of another test's folder, and none of the command's memory settings."""
+    """One thread, and none of the command's memory settings."""
     monkeypatch.setattr(memory, "keep_freed_memory", lambda: None)
-    photographs._MAPS.clear()
-    photographs._CHECKED.clear()
-    photographs._listed.cache_clear()
-    photographs._TOLD.clear()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -119,8 +115,6 @@ def test_kept_features_are_used_and_damaged_ones_made_again(data, weights, tmp_p
         photos, "decode", lambda *args, **options: decoded.append(options["name"]) or real(*args, **options)
     )
     (tmp_path / "fit.jsonl").unlink()
-    photographs._MAPS.clear()
-    photographs._CHECKED.clear()
     assert main(arguments(data, weights, tmp_path, seeds=1)) == 0
     again = rows(tmp_path)
     assert [(r["row"], r["column"], r["errors"]) for r in again] == [
@@ -198,7 +192,7 @@ def test_other_layers_of_the_family(reorder, data, weights, tmp_path):
 
 def test_only_layers_behind_the_last_convolution_share_its_maps():
     def trunk(**options):
-        return photographs._own_trunk(Row(name="a", title="a", about="a", model="alexnet_pr", options=options))
+        return own_trunk(Row(name="a", title="a", about="a", model="alexnet_pr", options=options))
 
     assert trunk() == trunk(place="pool5") == trunk(place="conv5", grid=2) == ""
     assert "" != trunk(place="conv4") != trunk(place="conv3") != trunk(place="input")

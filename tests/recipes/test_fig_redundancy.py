@@ -1,52 +1,24 @@
-"""Figure 2: the weights of the layers that are named, of the network that was trained."""
+"""The recipe fig_redundancy: its smoke setting, its facts, its committed rows, its figure."""
 
-import pytest
-import torch
+import base64
 
-from patchreorder import recipes
-from patchreorder.laboratory import recipe as spec
-from patchreorder.laboratory.recipe import Means
-from patchreorder.laboratory.rows import read as read_rows
-from patchreorder.metrics.redundancy import neuron_similarity, position_similarity
-from tests.recipes.test_table3 import trained
+from patchreorder.__main__ import main
+from patchreorder.engine import memory
+from tests.recipes.every import *  # noqa: F403
 
-FIGURE = recipes.load("fig_redundancy")
+NAME = "fig_redundancy"
 
 
-def test_cells_are_of_the_layers_that_are_named(tmp_path):
-    model = trained(tmp_path / "run", "pr_cnn", seed=1)
-    torch.save(model.state_dict(), tmp_path / "conv.pt")
-    means = Means(trained=tmp_path / "run", weights=tmp_path / "conv.pt")
-    spec.run(FIGURE, out=tmp_path, rows=["pr_cnn"], seeds=[1], means=means)
-    rows = {row.column: row for row in read_rows(tmp_path / "fig_redundancy.jsonl").results}
-    fc6, fc7 = model.state_dict()["classifier.1.weight"], model.state_dict()["classifier.4.weight"]
-    for column, wanted in {
-        "fc6_places": position_similarity(fc6, maps=256),
-        "fc6": neuron_similarity(fc6),
-        "fc7": neuron_similarity(fc7),
-    }.items():
-        row = rows[column]
-        assert (row.value, row.n) == (wanted.mean_magnitude, wanted.pairs)
-        curve = row.curves["cosines"]
-        assert sum(y for _, y in curve) == pytest.approx(1)
-        assert sum(x * y for x, y in curve) == pytest.approx(wanted.mean, abs=0.01)
-        assert all(y > 0 for _, y in curve)  # of nothing there is no logarithm
-    assert rows["fc6_places"].n == 12 * 36 * 35 // 2
-
-
-def test_chance_is_of_random_weights(tmp_path):
-    torch.save(trained(tmp_path / "run", "cnn", width=200).state_dict(), tmp_path / "conv.pt")
-    means = Means(trained=tmp_path / "run", weights=tmp_path / "conv.pt")
-    spec.run(FIGURE, out=tmp_path, setting="chance", means=means)
-    values = {row.column: row.value for row in read_rows(tmp_path / "fig_redundancy.jsonl").results}
-    for column, numbers in (("fc6_places", 256), ("fc6", 9216), ("fc7", 200)):
-        assert values[column] == pytest.approx((2 / (torch.pi * numbers)) ** 0.5, rel=0.05)
-
-
-def test_what_is_missing_is_asked_for(tmp_path):
-    with pytest.raises(ValueError, match=r"CNN needs --trained DIR, the output folder of `patchreorder run table2"):
-        spec.run(FIGURE, out=tmp_path)
-    with pytest.raises(ValueError, match=r"change \(lr\) is for trainings: nothing is trained here"):
-        spec.run(FIGURE, out=tmp_path, change={"lr": 1})
-    spec.run(FIGURE, out=tmp_path, setting="smoke", rows=["cnn"])
-    assert len(read_rows(tmp_path / "fig_redundancy.jsonl").results) == 3
+def test_the_command_with_a_hyphen_writes_the_figure_and_the_page_shows_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(memory, "keep_freed_memory", lambda: None)
+    monkeypatch.setenv("COLUMNS", "300")
+    out = tmp_path / "out"
+    main(["run", "fig-redundancy", "--setting", "mnist_r", "--threads", "1", "--out", str(out)])
+    assert f"Figure: {out / 'fig_redundancy.mnist_r.svg'}" in capsys.readouterr().out.replace("\n", "")
+    drawn = (out / "fig_redundancy.mnist_r.svg").read_text(encoding="utf-8")
+    assert ">fc6, positions (60 pairs)</text>" in drawn
+    assert ">Made by: patchreorder run fig_redundancy --setting mnist_r. " in drawn
+    main(["report", str(out), "--out", str(tmp_path / "page.html"), "--quiet"])
+    assert (tmp_path / "fig_redundancy.mnist_r.svg").read_text(encoding="utf-8") == drawn
+    html = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert base64.b64encode(drawn.encode()).decode() in html

@@ -1,4 +1,4 @@
-"""A classifier for somebody's own photographs, with reordering and without: a table of two rows."""
+"""A classifier for photographs in class folders, with reordering and without: a recipe of two rows."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from typing import Any
 from patchreorder.data.photos import Photos
 from patchreorder.engine import checkpoint
 from patchreorder.engine.options import Training
-from patchreorder.laboratory import photographs
-from patchreorder.laboratory.classification import changed
-from patchreorder.laboratory.photographs import CURVES, Plan, identify, measure_frozen
-from patchreorder.laboratory.recipe import Job, Recipe, Row, Setting
+from patchreorder.laboratory.cells import Job
+from patchreorder.laboratory.photographs import CURVES, FrozenPhotographTask
+from patchreorder.laboratory.recipe import Column, Plan, Recipe, Row, Setting
 from patchreorder.layers.registry import LAYER_TYPES, read_layer
 from patchreorder.models import saved
 from patchreorder.models.alexnet import BEHIND, PLACES, POOLED, convolutions
 from patchreorder.models.inserted_layer import inserted_layer
-from patchreorder.recipes import table2
 
 MODELS = ("alexnet",)
+COLUMNS = (
+    Column(name="Ori", title="Ori", dataset="Ori", about="as they are"),
+    Column(name="R", title="R", dataset="R", about="rotated by U[-45, 45] degrees"),
+    Column(name="T", title="T", dataset="T", about="shifted by U[-0.2, 0.2] of the size"),
+)
 
 
 def reordering(text: str) -> dict[str, Any]:
@@ -48,7 +51,6 @@ def reordering(text: str) -> dict[str, Any]:
             inserted_layer(layer, side=PLACES[place][1], place=place, before_convolutions=place not in BEHIND)
     except ValueError as error:
         raise ValueError(f"reorder ({text!r}): {error}") from None
-    # Options of reorder as they always were: cells that were measured are known by them, and saved classifiers.
     return {"place": place, **(options if name == "reorder" else {"layer": layer})}
 
 
@@ -73,32 +75,29 @@ def recipe(data: Path, *, model: str, reorder: str, width: int, epochs: float, l
     batch = max(1, min(64, len(Photos.open(data, "train", view="Ori")) // 4))
     training = Training(epochs=epochs, batch=batch, lr=lr, weight_decay=0.0005)
     plan = Plan(training=training, view="Ori", frozen=True, options={"width": width})
-    about = f"fc6 and fc7 of {width}; Nesterov SGD 0.9, batch {batch}, one cycle up to {lr}, {epochs:g} passes"
+    about = f"fc6 and fc7 of {width}; Nesterov SGD 0.9, batch {batch}, one cycle up to {lr}, {epochs:g} epochs"
     return Recipe(
         name="fit",
-        title="Your photographs as they are, turned and shifted",
-        about="ImageNet-trained convolutions stay as they are; the classifier is trained on photographs as they are, "
-        "and tested on others as they are (Ori), turned by up to 45 degrees (R) and shifted by up to a fifth (T).",
+        title="Your photographs as they are, rotated and shifted",
+        about="ImageNet-trained convolutions are frozen; the classifier is trained on photographs as they are, "
+        "and tested on others as they are (Ori), rotated by up to 45 degrees (R) and shifted by up to a fifth (T).",
         metric="accuracy %",
         better="higher",
         rows=rows,
-        columns=table2.COLUMNS[:3],
+        columns=COLUMNS,
         settings={"fit": Setting(about=about, plan=lambda row, column: plan, seeds=lambda row: range(seeds))},
-        measure=measure_frozen,
-        parameters=None,
-        change=changed,
+        task=FrozenPhotographTask,
         compare=[("reordered", "plain")],
         curves=CURVES,
         command=f"patchreorder fit --data DIR --reorder {reorder}",
         trains_once=True,
-        identify=identify,
     )
 
 
-def keep(job: Job, path: Path) -> None:
+def save_classifier(task: FrozenPhotographTask, job: Job, path: Path) -> None:
     """Write the whole network of a finished job as a classifier to use."""
     weights, _ = checkpoint.read(job.folder / "weights.safetensors")
-    model = photographs.network(job)
+    model = task.network(job)
     model.load_state_dict(weights, strict=False)
     options = {**job.plan.options, **job.row.options}
-    saved.save(path, model, name=job.row.model, options=options, classes=photographs.classes(job))
+    saved.save(path, model, name=job.row.model, options=options, classes=task.classes(job))

@@ -27,8 +27,8 @@ def fit(
 ) -> None:
     """Train a classifier on folders of photographs, and compare it with the same network without reordering.
 
-    The convolutions are those of AlexNet trained on ImageNet and stay as they are; the layers after them are trained on
-    the photographs as they are. Both networks are then tested on other photographs as they are, turned and shifted.
+    The convolutions of AlexNet, trained on ImageNet, are frozen; the layers after them are trained on
+    the photographs as they are. Both networks are then tested on other photographs as they are, rotated and shifted.
 
     Args:
         data: folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or with CLASS/*.jpg, of which a fifth is for tests.
@@ -38,7 +38,7 @@ def fit(
             conv5:align or conv5:reorder:grid=2,levels=2; without a name it is reorder, as in pool5:grid=pixels. Several
             convolutions are joined by a layer that leaves numbers; the default did best on groceries (Table 2).
         width: of the two hidden layers.
-        epochs: passes over the photographs.
+        epochs: over the photographs.
         lr: the highest learning rate.
         seeds: trainings of each network; chance shows in how they differ.
         out: folder for everything; runs/fit-NAME by default, NAME being the name of the data's folder.
@@ -56,34 +56,25 @@ def fit(
     out = out or Path("runs") / f"fit-{data.resolve().name}"
     import torch
 
-    from patchreorder.classifier import fit as recipes
-    from patchreorder.engine.distributed import World
+    from patchreorder.classifier.fit import recipe, save_classifier
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
-    from patchreorder.laboratory import recipe as spec
+    from patchreorder.laboratory.cells import Resources
+    from patchreorder.laboratory.photographs import FrozenPhotographTask
+    from patchreorder.laboratory.run import run
 
-    chosen = recipes.recipe(data, model=model, reorder=reorder, width=width, epochs=epochs, lr=lr, seeds=seeds)
+    chosen = recipe(data, model=model, reorder=reorder, width=width, epochs=epochs, lr=lr, seeds=seeds)
     keep_freed_memory()
     if threads:
         torch.set_num_threads(threads)
     screen = Terminal(console)
-    means = spec.Means(workers=(os.cpu_count() or 1) if workers is None else workers, weights=weights)
+    resources = Resources(workers=(os.cpu_count() or 1) if workers is None else workers, weights=weights)
     try:
-        spec.run(chosen, out=out, setting="fit", data=data, screen=screen, means=means)
-        which = {"setting": "fit", "rows": ["reordered"], "columns": ["Ori"], "seeds": [0]}
-        job = next(
-            spec.jobs(
-                chosen,
-                out=out,
-                data=data,
-                world=World(),
-                screen=screen,
-                tensorboard=False,
-                means=means,
-                which=which,
-            )
-        )
-        recipes.keep(job, out / "classifier.safetensors")
+        outcome = run(chosen, out=out, setting="fit", data=data, screen=screen, resources=resources)
+        jobs = [*outcome.measured, *outcome.there_before, *outcome.elsewhere]
+        first = next(job for job in jobs if job.row.name == "reordered" and job.cell.seed == 0)
+        assert isinstance(outcome.task, FrozenPhotographTask)
+        save_classifier(outcome.task, first, out / "classifier.safetensors")
     except KeyboardInterrupt as stop:
         screen.say(f"{str(stop) or 'stopped'}; the same command goes on from there")
         raise

@@ -41,21 +41,18 @@ def run(
     processes train one cell together.
 
     Args:
-        recipe: the table or figure: table1, ablations, family and upright (layers past the paper's), table2 (ImageNet),
-            table2_grocery (any photographs in class folders), table2_cifar10, table3 (UK-Bench), fig_propagation
-            (Figure 1), fig_redundancy (Figure 2), fig_invariance, fig_featuremaps, fig_layers, fig_layers_mnist,
-            fig_layers_imagenet.
-        setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download); candidates
-            are layers past the paper's to choose among, with --split validation, and views those of table3 on made
-            views of one photograph each; wide is with fc6 and fc7 of 4096, trained is table3 with those layers, draws
-            is table3 with eight draws of turns and shifts, chance is fig_redundancy of random weights. Figures also
-            have those that name the networks: trained (table1's), cifar10, grocery, mnist_r, mnist_t, and posed, where
-            digits are turned or shifted before.
+        recipe: the table or figure: table1, ablations, family and upright (MNIST), table2 (ImageNet), table2_grocery
+            (any photographs in class folders), table2_cifar10, table3 (UK-Bench), fig_propagation (Figure 1),
+            fig_redundancy (Figure 2), fig_invariance, fig_featuremaps, fig_layers, fig_layers_mnist.
+        setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download). Tables of
+            photographs also have wide (fc6 and fc7 of 4096), table3 has trained (those layers) and draws (eight draws
+            of rotations and shifts), fig_layers has imagenet. Figures also have those that name the networks: trained
+            (table1's), cifar10, grocery, wide, mnist_r, mnist_t, and chance (random weights).
         rows: the networks; all those of the setting by default.
         columns: the data sets; all by default.
         seeds: by default those of the setting.
         split: validation trains on a part of the training images and tests on the rest, to choose settings on; so does
-            series, which keeps photographs of one place together (table2_grocery): seeds 0, 1, 2 are its three parts.
+            series, which keeps look-alike photographs in one fold (table2_grocery): seeds 0, 1, 2 are its three folds.
         change: other values for the training, such as lr=0.1 epochs=5; the rows' setting is named after them.
         out: folder for the results; runs/RECIPE by default.
         data: folder with the data set's files; MNIST and CIFAR-10 are fetched once and cached without it. For
@@ -80,15 +77,16 @@ def run(
         raise ValueError(f"accumulate ({accumulate}) must be 1 or more")
     if not save_every >= 0:
         raise ValueError(f"save-every ({save_every}) must be 0 seconds or more")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else every process tells how it shares its gradients
-    chosen = recipes.load(recipe)  # before torch, that a wrong name is told at once
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else every process logs how it shares its gradients
+    chosen = recipes.load(recipe)  # before torch: a wrong name fails at once
     out = out or Path("runs") / chosen.name
     import torch
 
     from patchreorder.engine.distributed import join
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Screen, Terminal
-    from patchreorder.laboratory import recipe as spec
+    from patchreorder.laboratory.cells import Resources
+    from patchreorder.laboratory.run import run as run_recipe
 
     keep_freed_memory()
     if threads:
@@ -97,7 +95,7 @@ def run(
         terminal = Terminal(console)
         screen = terminal if world.is_main else Screen()
         try:
-            outcome = spec.run(
+            outcome = run_recipe(
                 chosen,
                 out=out,
                 setting=setting,
@@ -109,13 +107,13 @@ def run(
                 data=data,
                 world=world,
                 screen=screen,
-                tensorboard=tensorboard,
-                means=spec.Means(
+                resources=Resources(
                     workers=_cores() if workers is None else workers,
                     accumulate=accumulate,
                     save_every=save_every,
                     weights=weights,
                     trained=trained,
+                    tensorboard=tensorboard,
                 ),
             )
         except KeyboardInterrupt as stop:

@@ -156,6 +156,11 @@ class Photos:
 
         return images(), self.source.labels[chosen]
 
+    def stored_size(self, index: int) -> tuple[int, int]:
+        """Width and height of an image as it is stored, upright."""
+        chosen = int(self.chosen[index])
+        return decode(self.source.read(chosen), name=self.source.names[chosen]).size
+
     def order(self, seed: int, epoch: int) -> Tensor | None:
         """The order of an epoch that reads few shards at a time; None for class folders, where any order is as good."""
         if not isinstance(self.source, Shards):

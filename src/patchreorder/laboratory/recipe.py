@@ -1,26 +1,23 @@
-"""What a recipe is, and how its cells are measured one after the other, in one process or several at once."""
+"""What a recipe is: the rows, columns and settings of a table or figure, and the plan of a cell."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from patchreorder import files
-from patchreorder.engine.distributed import World
-from patchreorder.engine.progress import Screen
-from patchreorder.laboratory import provenance, rows
+from patchreorder.engine.options import Training
 
-from .rows import Cell, Result
+if TYPE_CHECKING:
+    from .task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A line of the table: a network, its options, and the columns that it is meant for (none named: all)."""
+    """A row of a table: a network, its options, and the columns it is measured in (none named: all)."""
 
     name: str
     title: str
@@ -32,7 +29,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column of the table: a data set, and among how many first answers the right one must be."""
+    """A column of a table: a data set, and within how many first answers the right one counts."""
 
     name: str
     title: str
@@ -42,86 +39,141 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a cell is computed from. A cell's hash covers the fields that differ from their defaults, but for `note`.
+
+    Args:
+        training: how the network is trained; None where nothing is trained.
+        view: of the training images; "" is the usual one of the task.
+        images, tested: how many training and test images are used; None for all.
+        curve_images: test images that curves over poses are measured on.
+        copies: augmented copies of every image whose features are kept; epochs use them in turn.
+        frozen: the convolutions are pretrained on ImageNet and are not trained.
+        start: the row whose weights the training begins with.
+        options: of the network, for all rows.
+        source: what a figure shows: mnist, cifar10, grocery or imagenet.
+        trained: the setting of the trainings whose networks are measured.
+        groups: of UK-Bench, the first; None for all.
+        layer: the layer whose activations describe an image, instead of the row's.
+        poses_by_seed: the cell's seed draws the poses of the test images, instead of one draw for all.
+        random_weights: weights as before training instead of trained ones.
+        synthetic: small synthetic images and random weights, for smoke runs.
+        note: a remark for readers.
+    """
+
+    training: Training | None = None
+    view: str = ""
+    images: int | None = None
+    tested: int | None = None
+    curve_images: int = 2000
+    copies: int = 1
+    frozen: bool = False
+    start: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+    trained: str = ""
+    groups: int | None = None
+    layer: str = ""
+    poses_by_seed: bool = False
+    random_weights: bool = False
+    synthetic: bool = False
+    note: str = ""
+
+    def hashed(self) -> dict[str, Any]:
+        """The values that decide about a cell: those that differ from their defaults."""
+        return differing(dataclasses.replace(self, note=""))
+
+    def changed(self, change: Mapping[str, Any], *, own: Sequence[str] = ()) -> Plan:
+        """The plan with other values of its training, or of the fields of its own that are named in `own`.
+
+        Raises:
+            ValueError: there is no such value here, or it is of the wrong type.
+        """
+        of_training = {field.name for field in dataclasses.fields(Training)} if self.training else set()
+        hints = get_type_hints(Plan) | get_type_hints(Training)
+        for name, value in change.items():
+            if name not in (*own, *of_training):
+                allowed = ", ".join([*own, *sorted(of_training)]) or "nothing can be changed here"
+                raise ValueError(f"change ({name}={value!r}) must name one of: {allowed}")
+            if not _fits(value, hints[name]) or (name in own and value in (0, "", None)):
+                kind = getattr(hints[name], "__name__", hints[name])
+                raise ValueError(f"change ({name}={value!r}) must be of the type {kind}")
+        plan = dataclasses.replace(self, **{name: value for name, value in change.items() if name in own})
+        if self.training is None:
+            return plan
+        training = {name: value for name, value in change.items() if name not in own}
+        return dataclasses.replace(plan, training=dataclasses.replace(self.training, **training))
+
+
+def differing(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that differ from their defaults; dataclasses inside likewise.
+
+    >>> differing(Plan(training=Training(epochs=2, lr=0.07), images=5))
+    {'training': {'epochs': 2}, 'images': 5}
+    """
+    found: dict[str, Any] = {}
+    for each in dataclasses.fields(value):
+        own = getattr(value, each.name)
+        usual = each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default
+        if own != usual:
+            found[each.name] = differing(own) if dataclasses.is_dataclass(own) else own
+    return found
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a JSON value is of the type that a field of a dataclass states."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return value in parts
+    if origin is Mapping:
+        return isinstance(value, dict) and all(_fits(item, parts[1]) for item in value.values())
+    if kind is float:  # a row cannot hold a number that is not finite
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) is kind
+
+
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """How much is spent on a cell, and how; every row of a table gets the same.
 
     Args:
         about: one line for readers.
-        plan: what the recipe needs to know for a (row, column), JSON values or dataclasses of them; part of the hash.
+        plan: of a row and a column, by their names.
         seeds: of a row.
-        rows, columns: those that it has, all if None.
-        needs: options that the command must have for it, such as `--trained DIR`.
-        meaning: what a reader may conclude from its table, told after a run.
-        like_paper: whether its numbers can be put beside the paper's.
+        rows, columns: those of the setting; None for all.
+        task: instead of the recipe's.
+        instead: networks and data sets that stand for those of the rows and columns, by name.
+        needs: options that the command must have, such as `--trained DIR`.
+        meaning: what a reader may conclude from the table, printed after a run.
+        like_paper: whether its numbers can be compared with the paper's.
     """
 
     about: str
-    plan: Callable[[str, str], Any]
+    plan: Callable[[str, str], Plan]
     seeds: Callable[[str], Sequence[int]] = lambda row: (0,)
     rows: Sequence[str] | None = None
     columns: Sequence[str] | None = None
+    task: type[Task] | None = None
+    instead: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
     meaning: str = ""
     like_paper: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
-class Means:
-    """What a machine gives to a training; nothing of it changes what is computed, but for rounding.
-
-    Args:
-        workers: processes that decode images for each process that trains.
-        accumulate: parts in which a batch is computed.
-        save_every: seconds between checkpoints.
-        weights: a file with ImageNet-trained convolutions, where a recipe needs them and they are not to be fetched.
-        trained: the output folder of another recipe, where one needs the networks that were trained there.
-    """
-
-    workers: int = 0
-    accumulate: int = 1
-    save_every: float = 60.0
-    weights: Path | None = None
-    trained: Path | None = None
-
-
-@dataclass(frozen=True)
-class Job:
-    """One cell to measure, and what it needs."""
-
-    cell: Cell
-    row: Row
-    column: Column
-    plan: Any
-    out: Path
-    data: Path | None
-    world: World
-    screen: Screen
-    tensorboard: bool
-    means: Means = Means()
-    place: str = ""  # of the training that this cell shares with those of other columns
-    start: Path | None = None  # the folder of the training that this one begins with
-
-    @property
-    def folder(self) -> Path:
-        """Files of this cell: checkpoint, log."""
-        return self.out / "cells" / (self.place or self.cell.folder)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A table of the paper: rows, columns, settings, and how a cell is measured.
+    """A table or figure of the paper: rows, columns, settings, and the task that measures a cell.
 
     Args:
-        measure: trains and evaluates one cell.
-        change: a setting's plan with other values, for trials.
+        task: trains and evaluates cells; a run makes one object of it, which owns what cells share.
         paper: the paper's cells, by row and column.
-        compare: pairs of rows that a paired test compares, the first against the second.
-        curves: what the rows' curves are of: axes for each name.
-        figure: how the report draws the paper's figure of the rows, see `patchreorder.report.figures`.
-        parameters: the number of parameters of a row's network for a column, if it does not depend on the images.
+        compare: pairs of rows for a paired test, the first against the second.
+        curves: axes of the curves in the rows, by name.
+        figure: how the report draws the figure, see `patchreorder.report.figures`.
         command: what makes the table, if it is not `patchreorder run NAME`.
-        trains_once: whether one training serves all columns, which then differ in the test images only.
-        identify: what else a cell is known by, of the images in the folder that the user gives.
+        trains_once: one training serves all columns, which differ in the test images only.
         splits: what can be tested on, see `cells`.
     """
 
@@ -132,9 +184,7 @@ class Recipe:
     rows: Sequence[Row]
     columns: Sequence[Column]
     settings: Mapping[str, Setting]
-    measure: Callable[[Job], Result]
-    parameters: Callable[[Row, Column], int] | None
-    change: Callable[[Any, Mapping[str, Any]], Any]
+    task: type[Task]
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     compare: Sequence[tuple[str, str]] = ()
     curves: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -142,7 +192,6 @@ class Recipe:
     better: str = "lower"
     command: str = ""
     trains_once: bool = False
-    identify: Callable[[Path | None, Any, str], str] | None = None
     splits: Sequence[str] = ("test", "validation")
 
     def facts(self) -> dict[str, Any]:
@@ -169,7 +218,11 @@ class Recipe:
             "rows_of": {name: list(setting.rows) for name, setting in self.settings.items() if setting.rows},
             "columns_of": {name: list(setting.columns) for name, setting in self.settings.items() if setting.columns},
             "parameters": {
-                row.name: {c.name: self.parameters(row, c) for c in self.columns} if self.parameters else {}
+                row.name: {
+                    column.name: count
+                    for column in self.columns
+                    if (count := self.task.count_parameters(row, column)) is not None
+                }
                 for row in self.rows
             },
             "curves": self.curves,
@@ -177,180 +230,3 @@ class Recipe:
             "needs": {name: setting.needs for name, setting in self.settings.items() if setting.needs},
             "unlike_paper": [name for name, setting in self.settings.items() if not setting.like_paper],
         } | ({"trains_once": True} if self.trains_once else {})
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of the cells that were asked for."""
-
-    measured: list[Cell]
-    there_before: list[Cell]
-    elsewhere: list[Cell]  # another process is at them
-
-
-def run(
-    recipe: Recipe,
-    *,
-    out: Path,
-    data: Path | None = None,
-    world: World | None = None,
-    screen: Screen | None = None,
-    tensorboard: bool = False,
-    means: Means | None = None,
-    **which: Any,
-) -> Outcome:
-    """Measure the cells that are not in the folder yet; each row is on the disk as soon as its cell is done.
-
-    Processes with the same folder share the work: a cell that another one is at is left to it.
-
-    Args:
-        recipe: the table.
-        out: folder for the rows and everything else; cells that are there are not measured again.
-        data: folder with the data, where it is not to be fetched.
-        world: the processes that train together.
-        screen: where to tell what happens.
-        tensorboard: log every training into its cell's folder.
-        means: what the machine gives.
-        **which: cells, see `cells`; those of the setting `short` by default.
-    """
-    world, screen, means = world or World(), screen or Screen(), means or Means()
-    if data is not None and not data.is_dir():
-        raise ValueError(f"data ({data}) must be a folder that holds the data set's files")
-    wanted = list(
-        jobs(recipe, out=out, data=data, world=world, screen=screen, tensorboard=tensorboard, means=means, which=which)
-    )
-    outcome = Outcome([], [], [])
-    provenance.commit()  # of now: the checkout may move on while we train
-    if world.is_main:
-        files.write_whole(out / f"{recipe.name}.json", json.dumps(recipe.facts(), indent=1).encode())
-    for job in wanted:
-        cell = job.cell
-        if world.from_main(_is_done(out, cell)):
-            outcome.there_before.append(cell)
-            continue
-        lock = files.try_lock(job.folder / "lock") if world.is_main else None
-        try:
-            if not world.from_main(lock is not None):
-                outcome.elsewhere.append(cell)
-                continue
-            if world.from_main(_is_done(out, cell)):  # the other process has just ended
-                outcome.there_before.append(cell)
-                continue
-            result = recipe.measure(job)
-            if world.is_main:
-                rows.append(out, result)
-                digits = 2 if result.metric.endswith("%") else 3
-                found = f"{result.value:.{digits}f} {result.metric}, {result.seconds / 60:.1f} min"
-                screen.say(f"{job.row.title}, {job.column.title}, seed {cell.seed}: {found}")
-            outcome.measured.append(cell)
-        finally:
-            if lock is not None:
-                os.close(lock)
-    return outcome
-
-
-def jobs(
-    recipe: Recipe,
-    *,
-    out: Path,
-    data: Path | None,
-    world: World,
-    screen: Screen,
-    tensorboard: bool,
-    means: Means,
-    which: Mapping[str, Any],
-) -> Iterator[Job]:
-    """The cells that are asked for, each with all that it needs."""
-    for cell, row, column, plan in cells(recipe, data=data, **which):
-        place = _place(recipe, cell, row, plan, data)
-        job = Job(cell, row, column, plan, out, data, world, screen, tensorboard, means, place)
-        if first := getattr(plan, "start", None):
-            asked = {**which, "rows": [first], "columns": [column.name], "seeds": [cell.seed]}
-            ((before, its_row, _, its_plan),) = cells(recipe, data=data, **asked)
-            folder = _place(recipe, before, its_row, its_plan, data) or before.folder
-            job = dataclasses.replace(job, start=out / "cells" / folder)
-        yield job
-
-
-def cells(
-    recipe: Recipe,
-    *,
-    setting: str = "short",
-    rows: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-    split: str = "test",
-    change: Mapping[str, Any] | None = None,
-    data: Path | None = None,
-) -> Iterator[tuple[Cell, Row, Column, Any]]:
-    """The cells that are asked for, the first seed of all before the second of any.
-
-    Args:
-        recipe: the table.
-        setting, rows, columns, seeds: which cells; by default those of the setting.
-        split: `test`, or `validation`: train on a part of the training images, test on the rest; `series`, where a
-            recipe has it, is another such part, unlike the others, for each of the seeds 0, 1 and 2.
-        change: other values for the setting's plan; the setting is then named after them.
-        data: folder with the data, where it is not to be fetched.
-    """
-    if setting not in recipe.settings:
-        raise ValueError(f"setting ({setting!r}) must be one of {', '.join(recipe.settings)}")
-    if split not in recipe.splits:
-        raise ValueError(f"split ({split!r}) must be {' or '.join(recipe.splits)} for {recipe.name}")
-    for seed in seeds or ():
-        if seed < 0:
-            raise ValueError(f"seed ({seed}) must be 0 or more")
-    chosen = recipe.settings[setting]
-    change = change or {}
-    named = ",".join([setting, *(f"{name}={value}" for name, value in sorted(change.items()))])
-    by_name = {row.name: row for row in recipe.rows}
-    of_column = {column.name: column for column in recipe.columns}
-    names = _choose("rows", rows, [name for name in by_name if name in (chosen.rows or by_name)])
-    column_names = _choose("columns", columns, [name for name in of_column if name in (chosen.columns or of_column)])
-    wanted = {name: tuple(seeds if seeds is not None else chosen.seeds(name)) for name in names}
-    meant = {name: by_name[name].columns or column_names for name in names}
-    for name in rows or ():
-        if not set(meant[name]) & set(column_names):
-            raise ValueError(f"columns ({', '.join(column_names)}): {name} is meant for {', '.join(meant[name])} only")
-    for seed in sorted({seed for own in wanted.values() for seed in own}):
-        for name in names:
-            for column in column_names:
-                if seed not in wanted[name] or column not in meant[name]:
-                    continue
-                row, plan = by_name[name], recipe.change(chosen.plan(name, column), change)
-                facts = _facts(recipe, row, plan, data, split) | {"dataset": of_column[column].dataset}
-                settings = files.digest(facts)
-                cell = Cell(recipe.name, name, column, named, split, seed, settings)
-                yield cell, row, of_column[column], plan
-
-
-def _facts(recipe: Recipe, row: Row, plan: Any, data: Path | None, split: str) -> dict[str, Any]:
-    """What decides about a training."""
-    facts = {
-        "model": row.model,
-        "options": dict(row.options),
-        "plan": dataclasses.asdict(plan) if dataclasses.is_dataclass(plan) else plan,  # type: ignore[arg-type]
-    }
-    return facts if recipe.identify is None else facts | {"data": recipe.identify(data, plan, split)}
-
-
-def _place(recipe: Recipe, cell: Cell, row: Row, plan: Any, data: Path | None) -> str:
-    """The folder of the training that all columns of a row share, or ""."""
-    if not recipe.trains_once:
-        return ""
-    settings = files.digest(_facts(recipe, row, plan, data, cell.split))
-    return cell._replace(column="all", settings=settings).folder
-
-
-def _choose(what: str, asked: Sequence[str] | None, there: Sequence[str]) -> Sequence[str]:
-    if asked is None:
-        return there
-    for name in asked:
-        if name not in there:
-            raise ValueError(f"{what} ({name!r}) must be among {', '.join(there)}")
-    return list(dict.fromkeys(asked))
-
-
-def _is_done(out: Path, cell: Cell) -> bool:
-    path = out / f"{cell.recipe}.jsonl"
-    return path.is_file() and any(result.cell == cell for result in rows.read(path).results)

@@ -1,11 +1,10 @@
-"""Measuring a cell of a table of retrieval: describe every image, and count how many of its group each one finds."""
+"""The task of tables of retrieval: describe every image, and count how many of its group are its nearest."""
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,87 +22,37 @@ from patchreorder.models.backbones import SIZE
 from patchreorder.models.features import LayerActivation
 from patchreorder.search.describe import BATCH, describe, fingerprint, for_inference, open_descriptor
 from patchreorder.search.descriptors import Descriptor, backbone_of, create_descriptor, layer_descriptor
-from patchreorder.untrusted import is_count
 
+from .cells import Job
 from .provenance import provenance
-from .recipe import Job
+from .recipe import Plan
 from .rows import Result
-from .trained import generated_network, load_trained, seeded, trained_network
+from .task import Task
+from .trained import ALEXNETS, load_trained, seeded, trained, untrained
 
-LAYERS = {"fc6": "relu6", "fc7": "relu7"}  # what they say is taken behind their ReLU
+LAYERS = {"fc6": "relu6", "fc7": "relu7"}  # activations are taken after the ReLU
 GALLERIES = 4  # of class folders, to choose on
 ROOM = 1 << 29  # numbers of maps that are kept for the rows that share them
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What a cell is measured on.
+class RetrievalTask(Task):
+    """Describes images and scores their neighbours.
 
-    Args:
-        groups: of UK-Bench, the first (None: all).
-        trained: the setting of the trainings that fully connected layers are taken of.
-        layer: what describes instead of the row's layer: conv1, relu1, ..., fc8, or a module's name.
-        generated: small generated images and random weights.
+    The last network is kept for the next column, and feature maps for rows that differ only in how they pool them.
     """
 
-    groups: int | None = None
-    trained: str = ""
-    layer: str = ""
-    generated: bool = False
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Viewed(Plan):
-    """The same on views of training photographs, see `UKBench.viewpoints`; a class of its own, for fields are hashed.
-
-    Args:
-        photographs: of a gallery.
-    """
-
-    photographs: int = 250
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drawn(Plan):
-    """The same with turns and shifts that the cell's seed draws, where other plans have one draw for all.
-
-    Args:
-        by_seed: says so in the hash.
-    """
-
-    by_seed: bool = True
-
-
-def changed(plan: Plan, change: Mapping[str, Any]) -> Plan:
-    """The plan with another number of groups, or another layer."""
-    for name, value in change.items():
-        if name == "layer" and isinstance(value, str) and (plan.trained or plan.generated):
-            continue
-        if name != "groups" or not is_count(value) or not value:
-            raise ValueError(
-                f"change ({name}={value!r}) must be groups=N, or with trained networks layer=NAME: nothing is trained"
-            )
-    return replace(plan, **change)
-
-
-def identify(data: Path | None, plan: Plan, split: str) -> str:
-    """Which images a cell is about, by their names."""
-    return "" if data is None else digest([name for images in _opened(data, plan, split) for name in images.names])
-
-
-class Measure:
-    """Measures one cell; every process of the world calls this.
-
-    The last network is kept for the next column, and maps for the rows that differ only in what they make of them.
-    """
+    changeable = ("groups", "layer")
 
     def __init__(self) -> None:
-        self.kept: tuple[Any, Descriptor] | None = None
+        self.last: tuple[Any, Descriptor] | None = None
         self.maps: dict[tuple[str, str], Tensor] = {}  # by network and images
-        self.told: set[Path] = set()
+        self.opened: dict[tuple[Path, bool], list[UKBench]] = {}
+        self.described: set[Path] = set()
 
-    def __call__(self, job: Job) -> Result:
+    def identify(self, data: Path | None, plan: Plan, split: str) -> str:
+        return "" if data is None else digest([name for images in self._open(data, split) for name in images.names])
+
+    def measure(self, job: Job) -> Result:
         galleries = self.galleries(job)
         model = self.model(job)
         show = job.screen.count(f"{job.row.title}, {job.column.title}", sum(map(len, galleries)))
@@ -141,7 +90,7 @@ class Measure:
     def features(
         self, model: Descriptor, images: UKBench, *, world: World, report: Callable[[int], None] = lambda more: None
     ) -> Tensor:
-        """What `describe` gives; maps that were computed for another row are used again."""
+        """Descriptors of all images; maps that were computed for another row are used again."""
         with torch.inference_mode():
             first = model.maps(model_input(images.batch(torch.tensor([0]))[0], world.device))
         if len(images) * first.numel() > ROOM // 4:  # four columns
@@ -159,7 +108,7 @@ class Measure:
     def galleries(self, job: Job) -> list[UKBench]:
         """The images to search among; for validation, parts of class folders, each by itself."""
         folder = job.data
-        if folder is None and job.plan.generated:
+        if folder is None and job.plan.synthetic:
             folder = job.out / "generated"
             if job.world.is_main and not folder.is_dir():
                 write_ukbench(folder, groups=2)
@@ -167,28 +116,31 @@ class Measure:
         if folder is None:
             wanted = "a folder with UK-Bench's files ukbenchNNNNN.jpg" if job.cell.split == "test" else "class folders"
             raise ValueError(f"{job.cell.recipe} needs --data DIR, {wanted}")
-        opened = _opened(folder, job.plan, job.cell.split)
-        for line in opened[0].remarks() if folder not in self.told else ():
+        opened = self._open(folder, job.cell.split)
+        for line in opened[0].remarks() if folder not in self.described else ():
             job.screen.say(line)
-        self.told.add(folder)
-        own: dict[str, Any] = {"workers": job.means.workers}
-        if isinstance(job.plan, Drawn):
+        self.described.add(folder)
+        own: dict[str, Any] = {"workers": job.resources.workers}
+        if job.plan.poses_by_seed:
             own["seed"] = job.cell.seed
         seen = [replace(images, view=job.column.dataset, photos=replace(images.photos, **own)) for images in opened]
         return seen if job.plan.groups is None else [images.first(job.plan.groups) for images in seen]
 
     def model(self, job: Job) -> Descriptor:
-        """The row's network; what is to be fetched is fetched by one process before all others ask for it."""
-        known = (job.row, job.cell.seed, job.plan, job.means.weights, job.means.trained)
-        if self.kept is None or self.kept[0] != known:
-            self.kept = None  # gone before the next one takes as much memory
+        """The row's network; one process fetches its weights before the others load them."""
+        known = (job.row, job.cell.seed, job.plan)
+        if self.last is None or self.last[0] != known:
+            self.last = None  # freed before the next one takes as much memory
             first = _model(job) if job.world.is_main else None
             job.world.barrier()
-            self.kept = known, (first or _model(job)).to(job.world.device)
-        return self.kept[1]
+            self.last = known, (first or _model(job)).to(job.world.device)
+        return self.last[1]
 
-
-measure = Measure()
+    def _open(self, folder: Path, split: str) -> list[UKBench]:
+        test = split == "test"
+        if (folder, test) not in self.opened:
+            self.opened[folder, test] = [UKBench.open(folder)] if test else UKBench.galleries(folder, most=GALLERIES)
+        return self.opened[folder, test]
 
 
 def _laid_out(maps: Tensor, world: World) -> Tensor:
@@ -197,29 +149,23 @@ def _laid_out(maps: Tensor, world: World) -> Tensor:
     return maps.to(world.device).contiguous(memory_format=layout)
 
 
-@functools.lru_cache(maxsize=2)
-def _opened(folder: Path, plan: Plan, split: str) -> list[UKBench]:
-    if isinstance(plan, Viewed):
-        if split == "test":
-            raise ValueError("views are of training photographs: add --split validation")
-        return UKBench.viewpoints(folder, photographs=plan.photographs)
-    return [UKBench.open(folder)] if split == "test" else UKBench.galleries(folder, most=GALLERIES)
-
-
 def _model(job: Job) -> Descriptor:
     if "layer" not in job.row.options:
-        if job.plan.generated:
-            return for_inference(seeded(job, lambda: create_descriptor(job.row.model)))
+        if job.plan.layer:
+            raise ValueError(f"change (layer={job.plan.layer}) is for layers of trained networks, not {job.row.title}")
+        if job.plan.synthetic:
+            return for_inference(seeded(job.cell.seed, lambda: create_descriptor(job.row.model)))
         # The given file is AlexNet's: rows of other networks fetch theirs.
-        weights = job.means.weights if backbone_of(job.row.model) == "alexnet" else None
+        weights = job.resources.weights if backbone_of(job.row.model) == "alexnet" else None
         return open_descriptor(job.row.model, weights=weights, say=job.screen.say)
     layer = job.plan.layer or job.row.options["layer"]
-    model = generated_network(job) if job.plan.generated else trained_network(job, job.plan.trained)
+    table = "table2" if job.plan.trained == "paper" else "table2_grocery"
+    model = untrained(job, ALEXNETS) if job.plan.synthetic else trained(job, job.plan.trained, table)
     return _at(model, job.row.model, layer)
 
 
 def connected(run: Path, network: str, *, layer: str, **which: Any) -> Descriptor:
-    """What a layer of a trained AlexNet says, as a descriptor; fc6 and fc7 after their ReLU.
+    """The activations of a layer of a trained AlexNet as a descriptor; fc6 and fc7 after their ReLU.
 
     Args:
         run, network, **which: see `load_trained`.

@@ -1,4 +1,4 @@
-"""Networks that a table has trained, found again in its output folder; shared by the recipes that measure them."""
+"""Networks that a table has trained, found again in its output folder; for the recipes that measure them."""
 
 from __future__ import annotations
 
@@ -7,65 +7,80 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from patchreorder import recipes
-from patchreorder.data import weights as of_others
+from patchreorder.data import weights as pretrained
 from patchreorder.engine import checkpoint
 from patchreorder.models import alexnet, create_model
 
-from .recipe import Job, Row
+from .cells import Job
 
-WIDTH = 16  # of fc6 and fc7 where nothing is trained
-GROCERY, IMAGENET, CIFAR10, MNIST = "table2_grocery", "table2", "table2_cifar10", "table1"
+# The table that trains networks for a source of images.
+TABLES = {"mnist": "table1", "cifar10": "table2_cifar10", "grocery": "table2_grocery", "imagenet": "table2"}
+DATASETS = {"table2_cifar10": "cifar10", "table2_grocery": "imagenet", "table2": "imagenet"}
+# Untrained networks for smoke runs, by the names of the tables' rows.
+SMALL: dict[str, tuple[str, dict[str, Any]]] = {
+    "cnn": ("cifar_cnn", {}),
+    "cnn_aug": ("cifar_cnn", {}),
+    "st_cnn": ("cifar_st", {}),
+    "pr_cnn": ("cifar_pr", {}),
+    "pr_cnn_fine": ("cifar_pr_fine", {}),
+}
+_NARROW = {"variant": "torchvision", "classes": 2, "width": 16}
+ALEXNETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cnn": ("alexnet", _NARROW),
+    "cnn_aug": ("alexnet", _NARROW),
+    "si_cnn": ("alexnet_si", _NARROW),
+    "st_cnn": ("alexnet_st", _NARROW),
+    "pr_cnn": ("alexnet_pr", _NARROW | {"place": "conv5", "grid": 2, "levels": 2}),
+    "pr_cnn_fine": ("alexnet_pr", _NARROW | {"place": "pool5", "grid": "pixels", "levels": 1}),
+}
 
 
-def generated_network(job: Job, recipe: str = GROCERY, *, column: str = "all") -> nn.Module:
-    """The network of a row of a table, with random weights; AlexNets are narrow."""
-    row = _row(recipe, job.row.model)
-    options: dict[str, Any] = {"classes": 2, "width": WIDTH} if recipe in (GROCERY, IMAGENET) else {}
-    dataset = _dataset(recipe, column)
-    return seeded(job, lambda: create_model(row.model, dataset=dataset, **options, **row.options))
+def untrained(job: Job, kind: dict[str, tuple[str, dict[str, Any]]]) -> nn.Module:
+    """The network of a row with random weights, of one of the tables above."""
+    name, options = kind[job.row.model]
+    dataset = "cifar10" if kind is SMALL else "imagenet"
+    return seeded(job.cell.seed, lambda: create_model(name, dataset=dataset, **options))
 
 
-def trained_network(job: Job, setting: str, recipe: str = "", *, column: str = "all") -> nn.Module:
+def seeded(seed: int, make: Callable[[], Any]) -> Any:
+    """What `make` returns with this seed; torch's random state stays what it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def trained(job: Job, setting: str, table: str, *, column: str = "all") -> nn.Module:
     """The network that a row of a table trained, from the folder that the user names.
 
     Args:
         job: `job.row.model` is the row of that table.
         setting: of the training.
-        recipe: the table; by default that of photographs: `table2` for `paper`, `table2_grocery` for any other.
+        table: the recipe.
         column: whose training it is, where columns have their own (Table 1).
     """
-    recipe = recipe or _of_photographs(setting)
-    if job.means.trained is None:
+    if job.resources.trained is None:
         raise ValueError(
-            f"{job.row.title} needs --trained DIR, the output folder of `patchreorder run {recipe} --setting {setting}`"
+            f"{job.row.title} needs --trained DIR, the output folder of `patchreorder run {table} --setting {setting}`"
         )
     return load_trained(
-        job.means.trained,
+        job.resources.trained,
         job.row.model,
-        recipe=recipe,
+        table=table,
         column=column,
         setting=setting,
         seed=job.cell.seed,
-        weights=job.means.weights,
+        weights=job.resources.weights,
         say=job.screen.say,
     )
-
-
-def seeded(job: Job, make: Callable[[], Any]) -> Any:
-    """What `make` gives with the cell's seed; other random numbers go on as if nothing had been drawn."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(job.cell.seed)
-        return make()
 
 
 def load_trained(
     run: Path,
     network: str,
     *,
-    recipe: str = "",
+    table: str = "table2_grocery",
     column: str = "all",
     setting: str = "short",
     seed: int = 0,
@@ -75,13 +90,12 @@ def load_trained(
     """A network that a table trained.
 
     Args:
-        run: output folder of `patchreorder run` with table2_grocery, table2, table2_cifar10 or table1; of several
-            trainings the last one.
-        network: a row of that table, such as cnn or pr_cnn.
-        recipe: the table that is to be run if there is no such training; by default one of photographs.
+        run: output folder of `patchreorder run`; of several trainings of a cell the last one.
+        network: a row of the table, such as cnn or pr_cnn.
+        table: table1, table2, table2_cifar10 or table2_grocery.
         column: whose training it is, where columns have their own (Table 1).
         setting, seed: of the training.
-        weights: file with the ImageNet-trained convolutions, where the training left them as they are.
+        weights: file with the ImageNet-trained convolutions, where they were frozen in training.
         say: gets a line about what is fetched.
 
     Raises:
@@ -91,47 +105,22 @@ def load_trained(
     if not found:
         of_column = "" if column == "all" else f" --columns {column}"
         raise ValueError(
-            f"{run} holds no trained {network} of setting {setting} and seed {seed}: `patchreorder run "
-            f"{recipe or _of_photographs(setting)} --setting {setting} --rows {network}{of_column} --seeds {seed} "
-            f"--out {run}` trains it"
+            f"{run} holds no trained {network} of setting {setting} and seed {seed}: `patchreorder run {table} "
+            f"--setting {setting} --rows {network}{of_column} --seeds {seed} --out {run}` trains it"
         )
     file = max(found, key=lambda file: file.stat().st_mtime)
     tensors, state = checkpoint.read(file)
     made_by = str(state["cell"][0])
-    if made_by not in (GROCERY, IMAGENET, CIFAR10, MNIST):
-        raise ValueError(f"{file} is of {made_by}, of which no networks are read: name the folder of another table")
-    row = _row(made_by, network)
-    if made_by in (CIFAR10, MNIST):
-        model = create_model(row.model, dataset=_dataset(made_by, column), **row.options)
-    else:
-        model, tensors = _alexnet(row, tensors, weights=weights, say=say)
+    if made_by not in TABLES.values() or "model" not in state:
+        raise ValueError(f"{file} is of {made_by}, whose networks cannot be read here: name the folder of {table}")
+    dataset = DATASETS.get(made_by) or f"mnist-{column.lower()}"
+    options = dict(state["options"])
+    if dataset == "imagenet":  # as wide as its weights
+        matrices = [tensor for name, tensor in sorted(tensors.items()) if tensor.dim() == 2 and "classifier." in name]
+        options |= {"classes": len(matrices[-1]), "width": len(matrices[0])}
+    model = create_model(state["model"], dataset=dataset, **options)
+    if dataset == "imagenet" and not any(name.startswith("features.") for name in tensors):
+        alexnet.load_convolutions(model, pretrained.alexnet_convolutions(file=weights, say=say))
+        tensors = {**model.state_dict(), **tensors}
     model.load_state_dict(tensors)
     return model
-
-
-def _alexnet(
-    row: Row, tensors: dict[str, Tensor], *, weights: Path | None, say: Callable[[str], None]
-) -> tuple[nn.Module, dict[str, Tensor]]:
-    """An AlexNet as wide as its weights, and all of them: those that training left out are fetched."""
-    matrices = [tensor for name, tensor in sorted(tensors.items()) if tensor.dim() == 2 and "classifier." in name]
-    width, classes = len(matrices[0]), len(matrices[-1])
-    model = create_model(row.model, dataset="imagenet", classes=classes, width=width, **row.options)
-    if not any(name.startswith("features.") for name in tensors):
-        alexnet.load_convolutions(model, of_others.alexnet_convolutions(file=weights, say=say))
-        tensors = {**model.state_dict(), **tensors}
-    return model, tensors
-
-
-def _of_photographs(setting: str) -> str:
-    return IMAGENET if setting == "paper" else GROCERY
-
-
-def _dataset(recipe: str, column: str) -> str:
-    """What the networks of a table are made for."""
-    if recipe in (GROCERY, IMAGENET):
-        return "imagenet"
-    return "cifar10" if recipe == CIFAR10 else {"R": "mnist-r", "T": "mnist-t"}[column]
-
-
-def _row(recipe: str, name: str) -> Row:
-    return next(row for row in recipes.load(recipe).rows if row.name == name)

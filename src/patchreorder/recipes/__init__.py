@@ -1,4 +1,7 @@
-"""The tables and figures of the paper, one file each; `load(name)` gives a recipe."""
+"""The tables and figures of the paper, one file each: rows, columns, settings, the paper's numbers. Nothing else.
+
+A recipe imports from `rows` and from no other recipe; `load(name)` gives one.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,20 @@ if TYPE_CHECKING:
 
 # Loaded when asked for, so that help does not wait for torch.
 NAMES = {
-    "table1": "error on turned and shifted MNIST digits",
+    "table1": "error on rotated and shifted MNIST digits",
     "ablations": "the settings of reordering that the paper leaves open, on MNIST",
-    "family": "layers past the paper's, on turned and shifted MNIST digits",
-    "upright": "trained on upright, centred digits only, tested on turned and shifted ones",
-    "table2": "AlexNet on ImageNet's photographs, turned and shifted",
+    "family": "forms of the aligned and unrolled networks, on MNIST",
+    "upright": "trained on upright, centred digits only, tested on rotated and shifted ones",
+    "table2": "AlexNet on ImageNet's photographs, rotated and shifted",
     "table2_grocery": "the same on photographs of groceries, or any class folders, with ImageNet-trained convolutions",
     "table2_cifar10": "the same with a small network on CIFAR-10",
-    "table3": "retrieval on UK-Bench, the images as they are, turned and shifted",
+    "table3": "retrieval on UK-Bench, the images as they are, rotated and shifted",
     "fig_propagation": "Figure 1: how a shift of the image travels through the layers",
     "fig_redundancy": "Figure 2: how alike the weights of fc6 and fc7 are",
     "fig_invariance": "the invariance score of every layer",
-    "fig_featuremaps": "feature maps of an image as it is, turned and shifted, before and after reordering",
-    "fig_layers": "accuracy with the module at each convolution, on CIFAR-10",
-    "fig_layers_mnist": "error with the module at each convolution, on turned and shifted MNIST digits",
-    "fig_layers_imagenet": "accuracy with the module at each convolution of AlexNet, on ImageNet",
+    "fig_featuremaps": "feature maps of an image as it is, rotated and shifted, before and after reordering",
+    "fig_layers": "accuracy with the module at each convolution, on CIFAR-10 or ImageNet",
+    "fig_layers_mnist": "error with the module at each convolution, on rotated and shifted MNIST digits",
 }
 
 

@@ -8,27 +8,21 @@ seed each, and seeds differ among themselves: only large differences mean anythi
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from patchreorder.engine.options import Training
-from patchreorder.laboratory.classification import changed
-from patchreorder.laboratory.digits import CURVES, Plan, measure, parameters
-from patchreorder.laboratory.recipe import Recipe, Row, Setting
+from patchreorder.laboratory.recipe import Plan, Recipe, Row, Setting
+from patchreorder.laboratory.small_images import CURVES, DigitTask
 
-from . import table1
-
-
-def _row(name: str, title: str, about: str, **options: Any) -> Row:
-    return Row(name=name, title=title, about=about, model="pr_cnn", options=options)
+from .rows import CNN, DIGITS
 
 
-def _fine(name: str, title: str, about: str, **options: Any) -> Row:
-    return Row(name=name, title=title, about=about, model="pr_cnn_fine", options=options)
+def _row(name: str, title: str, about: str, model: str = "pr_cnn", **options: Any) -> Row:
+    return Row(name=name, title=title, about=about, model=model, options=options)
 
 
 ROWS = (
-    Row(name="cnn", title="CNN", model="cnn", about="no reordering"),
+    CNN,
     _row("pr_cnn", "PR-CNN", "2x2 patches after the second ReLU, per channel, by L2, strongest first"),
     _row("l1", "by L1", "energy is the sum of magnitudes", energy="l1"),
     _row("joint", "joint", "all channels move together", per_channel=False),
@@ -37,32 +31,35 @@ ROWS = (
     _row("grid3", "3x3 patches", "after the second ReLU", grid=3),
     _row("pixels", "pixels before the pool", "every pixel a patch, after the second ReLU", grid="pixels"),
     _row("ascending", "weakest first", "ascending order", descending=False),
-    _fine("fine", "PR-CNN-fine", "every pixel a patch, after the second pool"),
-    _fine("fine_joint", "PR-CNN-fine, joint", "all channels move together", per_channel=False),
-    _fine("fine_ascending", "PR-CNN-fine, weakest first", "ascending order", descending=False),
+    _row("fine", "PR-CNN-fine", "every pixel a patch, after the second pool", "pr_cnn_fine"),
+    _row("fine_joint", "PR-CNN-fine, joint", "all channels move together", "pr_cnn_fine", per_channel=False),
+    _row("fine_ascending", "PR-CNN-fine, weakest first", "ascending order", "pr_cnn_fine", descending=False),
 )
-EPOCHS = {"R": 4, "T": 2}  # as in fig_layers_mnist
+EPOCHS = {"R": 4, "T": 2}
 
 
 def _short(row: str, column: str) -> Plan:
     return Plan(training=Training(epochs=EPOCHS[column]))
 
 
+def _smoke(row: str, column: str) -> Plan:
+    return Plan(training=Training(steps=3, batch=8), images=32, tested=20, curve_images=10, synthetic=True)
+
+
 RECIPE = Recipe(
     name="ablations",
     title="Ablations: the settings of reordering that the paper leaves open",
-    about="Networks are trained as in Table 1 but for fewer passes, each changing one thing of PR-CNN or PR-CNN-fine.",
+    about="Networks are trained as in Table 1 but for fewer epochs, each changing one thing of PR-CNN or PR-CNN-fine.",
     metric="error %",
     rows=ROWS,
-    columns=table1.COLUMNS,
+    columns=DIGITS,
     settings={
-        "short": Setting(about=f"as in Table 1, but {EPOCHS['R']} (R) and {EPOCHS['T']} (T) passes", plan=_short),
-        "paper": table1.RECIPE.settings["paper"],
-        "smoke": replace(table1.RECIPE.settings["smoke"], rows=("cnn", "before_relu", "fine_joint")),
+        "short": Setting(about=f"as in Table 1, but {EPOCHS['R']} (R) and {EPOCHS['T']} (T) epochs", plan=_short),
+        "smoke": Setting(
+            about="seconds, synthetic images: does it run", plan=_smoke, rows=("cnn", "before_relu", "fine_joint")
+        ),
     },
-    measure=measure,
-    parameters=parameters,
-    change=changed,
+    task=DigitTask,
     compare=[(row.name, "pr_cnn") for row in ROWS if row.name not in ("pr_cnn", "cnn")] + [("pr_cnn", "cnn")],
     curves=CURVES,
 )

@@ -1,11 +1,10 @@
-"""Table 3: UK-Bench. How many of its own four does an image find among its four nearest?
+"""Table 3: UK-Bench. How many of its own group of four does an image find among its four nearest?
 
     patchreorder run table3 --data UKBENCH [--weights FILE] [--out runs/table3]
-    patchreorder run table3 --data UKBENCH --setting draws  # eight draws of every turn and shift
+    patchreorder run table3 --data UKBENCH --setting draws  # eight draws of every rotation and shift
     patchreorder run table3 --data UKBENCH --setting trained --trained runs/table2_grocery [--weights FILE]
     ... --change layer=pool5  # any other layer of the trained networks
-    patchreorder run table3 --setting candidates --split validation --data GROCERY [--weights FILE]
-    patchreorder run table3 --setting views --split validation --data GROCERY [--weights FILE]  # 16 minutes
+    patchreorder run table3 --split validation --data GROCERY [--weights FILE]  # to choose a pool on
 
 The paper's table, for 2,550 groups and networks trained on ImageNet:
 
@@ -16,61 +15,79 @@ The paper's table, for 2,550 groups and networks trained on ImageNet:
     ST-CNN         3.430  3.446
     PR-CNN         3.574  3.539
 
-Here a network and a layer make a row, and the columns are views: as they are (Ori, the paper's), all turned (R), all
-shifted (T), and mixed: of each group one turned, one shifted, two as they are. Features are square-rooted, with their
+Here a network and a layer make a row, and the columns are views: as they are (Ori, the paper's), all rotated (R), all
+shifted (T), and mixed: of each group one rotated, one shifted, two as they are. Features are square-rooted, with their
 sign, and brought to unit length; the distance is Euclidean, the search exact. A score of fewer groups is higher, for
-there is less to be mistaken for: numbers of 250 groups cannot be compared with the paper's.
+there are fewer wrong images to find: numbers of 250 groups cannot be compared with the paper's.
 
-`draws` repeats R, T and mixed with other turns and shifts for the rows that matter most: one draw of 1,000 shifts
-leaves chance in a comparison that eight do not.
-
-`short` asks how to make a descriptor of what a trained network says, in its last maps or in several layers, with no
-further training; each row is compared with global averages. `trained` and `wide` have the paper's layers, of the
-classifiers that table2_grocery trained on ImageNet's convolutions. `candidates` are pools to choose among, on
-photographs that are not UK-Bench's: of every class folder the first four training photographs are a group, and the next
-four one of another gallery, for four galleries. `views` are groups of four views of one training photograph, made by
-bending, turning and cropping it: the same thing, as in UK-Bench, and not the same kind of thing. `paper` is the paper's
-table: all groups, and networks that `table2 --setting paper` trained; not run by us.
+`short` pools the feature maps of a trained network, of its last layer or of several, with no further training; each row
+is compared with global averages. `draws` repeats R, T and mixed with other rotations and shifts for the main rows: one
+draw of 1,000 shifts leaves chance in a comparison that eight do not. `trained` and `wide` have the paper's layers, of
+the classifiers that table2_grocery trained on ImageNet's convolutions. `paper` is the paper's table: all groups, and
+networks that `table2 --setting paper` trained; not run by us. With `--split validation` a group is four training
+photographs of one class folder: the first four of every class are one gallery, the next four another, for four of them.
 """
 
 from __future__ import annotations
 
-from patchreorder.laboratory.recipe import Column, Recipe, Row, Setting
-from patchreorder.laboratory.retrieval import Drawn, Plan, Viewed, changed, identify, measure
+from patchreorder.laboratory.recipe import Column, Plan, Recipe, Row, Setting
+from patchreorder.laboratory.retrieval import RetrievalTask
 
-_ALEXNET = {
-    "flatten": ("AlexNet (CNN)", "the last pool's 6x6 maps as they are"),
-    "pr": ("AlexNet, PR (paper)", "as the paper: 2x2 of 2x2 patches sorted before the last pool"),
-    "pr_grid4": ("AlexNet, PR 4x4", "4x4 patches sorted before the last pool"),
-    "pr_joint": ("AlexNet, PR joint", "as the paper's, all channels together"),
-    "ranked": ("AlexNet, PR fine", "every pixel a patch, sorted after the last pool; ours"),
-    "gap": ("AlexNet, global average", "the mean over all places"),
-    "gem": ("AlexNet, GeM", "generalised mean, power 3"),
-    "rmac": ("AlexNet, R-MAC", "sum of the maxima of 14 regions"),
-    "weighted": (
-        "AlexNet, ranked averages",
-        "averages of 3x3 at every second place, sorted, weighted by rank ** -0.5; ours",
+
+def _row(name: str, title: str, about: str, model: str) -> Row:
+    return Row(name=name, title=title, about=about, model=model)
+
+
+_WINDOWS = "ranked:smooth=9,stride=2"
+_QUANTILES = "ranked:smooth=3,stride=2,quantiles=4,weights=-0.5"
+_QUANTILES_ABOUT = "four quantiles of sorted 3x3 averages, weighted by rank ** -0.5; ours"
+MAPS = (
+    _row("alexnet_flatten", "AlexNet (CNN)", "the 6x6 maps after the last pool, as they are", "alexnet/flatten"),
+    _row("alexnet_pr", "AlexNet, PR (paper)", "2x2 of 2x2 patches sorted before the last pool", "alexnet/pr"),
+    _row("alexnet_pr_4x4", "AlexNet, PR 4x4", "4x4 patches sorted before the last pool", "alexnet/pr_grid4"),
+    _row("alexnet_pr_joint", "AlexNet, PR joint", "as the paper's, all channels together", "alexnet/pr_joint"),
+    _row(
+        "alexnet_pr_fine", "AlexNet, PR fine", "every pixel a patch, sorted after the last pool; ours", "alexnet/ranked"
     ),
-}
-# Windows of so many pixels at every second place, sorted and weighted by rank ** -0.5, or their mean.
-_CANDIDATES = {
-    f"{name}{side}": (
-        f"AlexNet, {title} of {side}x{side}",
-        f"{side}x{side} averages, {about}",
-        f"smooth={side},stride=2,{last}",
-    )
-    for side in (3, 5, 7, 9, 11)
-    for name, title, about, last in (
-        ("windows", "ranked averages", "sorted, weighted by rank ** -0.5", "weights=-0.5"),
-        ("mean", "mean of averages", "their mean: the border counts less", "mean=true"),
-    )
-}
-_EFFICIENTNET = {
-    "flatten": ("EfficientNet-lite0", "its last 7x7 maps as they are"),
-    "ranked": ("EfficientNet-lite0, PR fine", "every pixel a patch, sorted"),
-    "gap": ("EfficientNet-lite0, global average", "the mean over all places"),
-}
-_NETWORKS = {
+    _row("alexnet_gap", "AlexNet, global average", "the mean over all positions", "alexnet/gap"),
+    _row("alexnet_gem", "AlexNet, GeM", "generalised mean, power 3", "alexnet/gem"),
+    _row("alexnet_rmac", "AlexNet, R-MAC", "sum of the maxima of 14 regions", "alexnet/rmac"),
+    _row(
+        "alexnet_ranked_averages",
+        "AlexNet, ranked averages",
+        "averages of 3x3 at every second position, sorted, weighted by rank ** -0.5; ours",
+        "alexnet/weighted",
+    ),
+    _row("efficientnet_flatten", "EfficientNet-lite0", "its last 7x7 maps as they are", "efficientnet/flatten"),
+    _row("efficientnet_pr_fine", "EfficientNet-lite0, PR fine", "every pixel a patch, sorted", "efficientnet/ranked"),
+    _row("efficientnet_gap", "EfficientNet-lite0, global average", "the mean over all positions", "efficientnet/gap"),
+    _row(
+        "alexnet_ranked_averages_9x9",
+        "AlexNet, ranked averages of 9x9",
+        "9x9 averages, sorted, weighted by rank ** -0.5",
+        f"alexnet/{_WINDOWS},weights=-0.5",
+    ),
+    _row(
+        "alexnet_mean_of_averages_9x9",
+        "AlexNet, mean of averages of 9x9",
+        "their mean: the border counts less",
+        f"alexnet/{_WINDOWS},mean=true",
+    ),
+    _row(
+        "alexnet_layers_sorted",
+        "AlexNet, ranked layers",
+        f"conv1, conv3 and conv5: {_QUANTILES_ABOUT}",
+        f"alexnet@conv1+conv3+conv5/{_QUANTILES}",
+    ),
+    _row(
+        "alexnet_layers_averaged",
+        "AlexNet, averages of layers",
+        "conv1, conv3 and conv5: their means",
+        "alexnet@conv1+conv3+conv5/gap",
+    ),
+    _row("alexnet_quantiles", "AlexNet, four quantiles", f"conv5: {_QUANTILES_ABOUT}", f"alexnet/{_QUANTILES}"),
+)
+NETWORKS = {
     "cnn": "CNN",
     "cnn_aug": "CNN-Data-Aug",
     "si_cnn": "SI-CNN",
@@ -78,76 +95,23 @@ _NETWORKS = {
     "pr_cnn": "PR-CNN",
     "pr_cnn_fine": "PR-CNN-fine",
 }
-_WIDE = ("cnn", "pr_cnn", "pr_cnn_fine")  # the networks that table2_grocery has with 4096 features
-
-MAPS = tuple(
-    Row(name=f"{backbone}_{pool}", title=title, about=f"{of}: {about}", model=f"{backbone}/{pool}")
-    for backbone, of, pools in (
-        ("alexnet", "AlexNet's conv5", _ALEXNET),
-        ("efficientnet", "EfficientNet-lite0", _EFFICIENTNET),
-    )
-    for pool, (title, about) in pools.items()
-)
-# Four shares of sorted 3x3 averages, weighted by rank ** -0.5, of the last layer and of several; and plain averages.
-_SHARES = "ranked:smooth=3,stride=2,quantiles=4,weights=-0.5"
-_SHARES_ABOUT = "four shares of sorted 3x3 averages, weighted by rank ** -0.5; ours"
-_LAYERS = (
-    ("layers", "AlexNet, ranked layers", "conv1, conv3 and conv5", _SHARES_ABOUT, f"@conv1+conv3+conv5/{_SHARES}"),
-    ("layers_gap", "AlexNet, averages of layers", "conv1, conv3 and conv5", "their means", "@conv1+conv3+conv5/gap"),
-    ("shares4", "AlexNet, four shares", "AlexNet's conv5", _SHARES_ABOUT, f"/{_SHARES}"),
-    ("layers15", "AlexNet, ranked layers 1 and 5", "conv1 and conv5", _SHARES_ABOUT, f"@conv1+conv5/{_SHARES}"),
-    ("layers15_gap", "AlexNet, averages of layers 1 and 5", "conv1 and conv5", "their means", "@conv1+conv5/gap"),
-)
-# Forms of sorted averages, by window, and what is left of them.
-_FORMS = {
-    "shares8": ("AlexNet, eight shares", "3x3", "smooth=3,stride=2,quantiles=8,weights=-1"),
-    "falling": ("AlexNet, ranked averages, 1 / rank", "3x3", "smooth=3,stride=2,weights=-1"),
-    "between": ("AlexNet, mean by rank", "3x3", "smooth=3,stride=2,weights=-0.5,mean=true"),
-}
-FORMS = tuple(
-    Row(
-        name=f"alexnet_{name}",
-        title=title,
-        about=f"AlexNet's conv5: averages of {window}, {options}",
-        model=f"alexnet/ranked:{options}",
-    )
-    for name, (title, window, options) in _FORMS.items()
-)
-CANDIDATES = tuple(
-    Row(name=f"alexnet_{name}", title=title, about=f"AlexNet's conv5: {about}", model=f"alexnet/ranked:{options}")
-    for name, (title, about, options) in _CANDIDATES.items()
-) + tuple(
-    Row(name=f"alexnet_{name}", title=title, about=f"{of}: {about}", model=f"alexnet{rest}")
-    for name, title, of, about, rest in _LAYERS
-)
-# Of the sorted windows, and of their means, those with the highest score over all columns (validation rows).
-_WINDOWS = ("alexnet_windows9", "alexnet_mean9")
-# Candidates that are rows of the table too.
-CHOSEN = (*_WINDOWS, "alexnet_layers", "alexnet_layers_gap", "alexnet_shares4")
 CONNECTED = tuple(
     Row(
         name=f"{network}_{layer}",
         title=f"{title}, {layer}",
-        about=f"what {layer} of the row {network} of Table 2 says, after its ReLU",
+        about=f"{layer} of the row {network} of Table 2, after its ReLU",
         model=network,
         options={"layer": layer},
     )
-    for network, title in _NETWORKS.items()
+    for network, title in NETWORKS.items()
     for layer in ("fc6", "fc7")
 )
-# Each kind of row once: the others differ in options.
-_SMOKE = (
-    *(f"alexnet_{pool}" for pool in ("flatten", "pr", "ranked", "gap", "gem", "rmac", "weighted", "layers", "shares8")),
-    "efficientnet_gap",
-    *("cnn_fc6", "si_cnn_fc7", "st_cnn_fc6", "pr_cnn_fc7", "pr_cnn_fine_fc6"),
-)
-DRAWS = 8
 COLUMNS = (
     Column(name="Ori", title="Ori", about="the images as they are", dataset="Ori"),
-    Column(name="R", title="R", about="every image turned by up to 45 degrees either way", dataset="R"),
+    Column(name="R", title="R", about="every image rotated by up to 45 degrees either way", dataset="R"),
     Column(name="T", title="T", about="every image shifted by up to a fifth of its sides", dataset="T"),
     Column(
-        name="mixed", title="mixed", about="of each group one turned, one shifted, two as they are", dataset="mixed"
+        name="mixed", title="mixed", about="of each group one rotated, one shifted, two as they are", dataset="mixed"
     ),
 )
 PAPER = {
@@ -162,22 +126,25 @@ PAPER = {
     "pr_cnn_fc6": {"Ori": 3.574},
     "pr_cnn_fc7": {"Ori": 3.539},
 }
-COMPARE = (
-    [
-        (row.name, "alexnet_gap")
-        for row in MAPS + CANDIDATES + FORMS
-        if row.name.startswith("alexnet_") and row.name != "alexnet_gap"
-    ]
-    + [(name, "efficientnet_gap") for name in ("efficientnet_flatten", "efficientnet_ranked")]
-    + [("efficientnet_gap", "alexnet_gap"), ("alexnet_windows9", "alexnet_mean9")]
-    + [(name, other) for name in (*_WINDOWS, "alexnet_layers") for other in ("alexnet_gem", "alexnet_rmac")]
-    + [("alexnet_layers", other) for other in ("alexnet_weighted", "alexnet_layers_gap")]
-    + [("alexnet_layers15", "alexnet_layers15_gap")]
-    + [("alexnet_weighted", f"alexnet_{other}") for other in ("gem", "rmac")]
-    + [(name, "alexnet_flatten") for name in ("alexnet_pr", "alexnet_ranked")]
-    + [(f"{network}_{layer}", f"cnn_{layer}") for layer in ("fc6", "fc7") for network in _NETWORKS if network != "cnn"]
-    + [(f"{network}_fc6", f"{network}_fc7") for network in _NETWORKS]
+OURS = (
+    "alexnet_ranked_averages",
+    "alexnet_ranked_averages_9x9",
+    "alexnet_mean_of_averages_9x9",
+    "alexnet_layers_sorted",
 )
+COMPARE = [
+    *((row.name, "alexnet_gap") for row in MAPS if row.name.startswith("alexnet_") and row.name != "alexnet_gap"),
+    *((name, "efficientnet_gap") for name in ("efficientnet_flatten", "efficientnet_pr_fine")),
+    ("efficientnet_gap", "alexnet_gap"),
+    ("alexnet_ranked_averages_9x9", "alexnet_mean_of_averages_9x9"),
+    *((name, other) for name in OURS for other in ("alexnet_gem", "alexnet_rmac")),
+    ("alexnet_layers_sorted", "alexnet_ranked_averages"),
+    ("alexnet_layers_sorted", "alexnet_layers_averaged"),
+    *((name, "alexnet_flatten") for name in ("alexnet_pr", "alexnet_pr_fine")),
+    *((f"{network}_{layer}", f"cnn_{layer}") for layer in ("fc6", "fc7") for network in NETWORKS if network != "cnn"),
+    *((f"{network}_fc6", f"{network}_fc7") for network in NETWORKS),
+]
+DRAWS = 8
 
 RECIPE = Recipe(
     name="table3",
@@ -186,36 +153,19 @@ RECIPE = Recipe(
     "itself included. Scores of fewer groups than the paper's 2,550 are higher, and cannot be compared with it.",
     metric="NS-score",
     better="higher",
-    rows=MAPS + CANDIDATES + FORMS + CONNECTED,
+    rows=MAPS + CONNECTED,
     columns=COLUMNS,
     settings={
         "short": Setting(
-            about="descriptors of ImageNet-trained maps, no further training",
+            about="descriptors from ImageNet-trained feature maps, no further training",
             plan=lambda row, column: Plan(),
-            rows=[*(row.name for row in MAPS), *CHOSEN],
-        ),
-        "candidates": Setting(
-            about="pools of AlexNet's maps to choose among, on class folders (--split validation)",
-            plan=lambda row, column: Plan(),
-            rows=["alexnet_gap", "alexnet_gem", "alexnet_rmac", "alexnet_ranked", *(row.name for row in CANDIDATES)],
-            like_paper=False,
-        ),
-        "views": Setting(
-            about="pools of AlexNet's maps to choose among, on views of one photograph each (--split validation)",
-            plan=lambda row, column: Viewed(),
-            rows=[
-                *(row.name for row in MAPS if row.name.startswith("alexnet_")),
-                *(f"alexnet_{name}" for name in ("mean3", "mean9", "windows9", "shares4")),
-                *(row.name for row in FORMS),
-                "alexnet_layers",
-            ],
-            like_paper=False,
+            rows=[row.name for row in MAPS],
         ),
         "draws": Setting(
-            about=f"as short, each photograph turned and shifted in {DRAWS} ways, one a seed (0: those of short)",
-            plan=lambda row, column: Drawn(),
+            about=f"as short, each photograph rotated and shifted in {DRAWS} ways, one a seed (0: those of short)",
+            plan=lambda row, column: Plan(poses_by_seed=True),
             seeds=lambda row: range(DRAWS),
-            rows=[f"alexnet_{pool}" for pool in ("pr", "ranked", "gap", "gem", "rmac", "weighted")],
+            rows=[f"alexnet_{pool}" for pool in ("pr", "pr_fine", "gap", "gem", "rmac", "ranked_averages")],
             columns=["R", "T", "mixed"],
             like_paper=False,
         ),
@@ -230,8 +180,8 @@ RECIPE = Recipe(
         "wide": Setting(
             about="the same with fc6 and fc7 of 4096 (table2_grocery's setting wide)",
             plan=lambda row, column: Plan(trained="wide"),
+            rows=[row.name for row in CONNECTED if row.model in ("cnn", "pr_cnn", "pr_cnn_fine")],
             like_paper=False,
-            rows=[row.name for row in CONNECTED if row.model in _WIDE],
         ),
         "paper": Setting(
             about="all 2,550 groups; fc6 and fc7 of networks that table2 trained on ImageNet (--trained DIR)",
@@ -239,16 +189,17 @@ RECIPE = Recipe(
             rows=list(PAPER),
         ),
         "smoke": Setting(
-            about="seconds, generated images and random weights: does it run",
-            plan=lambda row, column: Plan(generated=True),
-            rows=_SMOKE,
+            about="seconds, synthetic images and random weights: does it run",
+            plan=lambda row, column: Plan(synthetic=True),
+            rows=(
+                *("alexnet_flatten", "alexnet_pr", "alexnet_pr_fine", "alexnet_gap", "alexnet_gem", "alexnet_rmac"),
+                *("alexnet_ranked_averages", "alexnet_layers_sorted", "efficientnet_gap"),
+                *("cnn_fc6", "si_cnn_fc7", "st_cnn_fc6", "pr_cnn_fc7", "pr_cnn_fine_fc6"),
+            ),
         ),
     },
-    measure=measure,
-    parameters=None,
-    change=changed,
+    task=RetrievalTask,
     paper=PAPER,
     compare=COMPARE,
     command="patchreorder run table3 --data UKBENCH",
-    identify=identify,
 )

@@ -90,11 +90,11 @@ def test_the_readmes_table_is_that_of_the_committed_rows(name, setting):
 
 # README's first table: the recipe and column of its numbers, and the row of each method by recipe.
 GLANCE_COLUMNS = {
-    "digits turned": ("table1", "R"),
+    "digits rotated": ("table1", "R"),
     "digits shifted": ("table1", "T"),
-    "trained upright: turned": ("upright", "R"),
+    "trained upright: rotated": ("upright", "R"),
     "trained upright: shifted": ("upright", "T"),
-    "groceries turned": ("table2_grocery", "R"),
+    "groceries rotated": ("table2_grocery", "R"),
     "groceries shifted": ("table2_grocery", "T"),
     "UK-Bench": ("table3", "mixed"),
 }
@@ -102,14 +102,14 @@ GLANCE_ROWS = {
     "CNN": ("cnn", "cnn", "cnn", "alexnet_flatten"),
     "spatial transformer": ("st_cnn", "st_cnn", "st_cnn", ""),
     "global average": ("cnn_gap", "cnn_gap", "cnn_gap", "alexnet_gap"),
-    "CNN, training images turned and shifted too": ("", "", "cnn_aug", ""),
+    "CNN, training images rotated and shifted too": ("", "", "cnn_aug", ""),
     "the paper's layer: coarse patches": ("pr_cnn", "pr_cnn", "pr_cnn", "alexnet_pr"),
-    "ours: every pixel, `reorder`": ("pr_cnn_fine", "fine", "pr_cnn_fine", "alexnet_ranked"),
-    "ours: five layers sorted, `ranked`": ("", "", "joined", ""),
-    "the same, training images turned and shifted too": ("", "", "joined_aug", ""),
-    "ours: `pose` at the input": ("bent_fine", "pose", "", ""),
+    "ours: every pixel, `reorder`": ("pr_cnn_fine", "pr_cnn_fine", "pr_cnn_fine", "alexnet_pr_fine"),
+    "ours: five layers sorted, `ranked`": ("", "", "five_layers_sorted", ""),
+    "the same, training images rotated and shifted too": ("", "", "five_layers_sorted_aug", ""),
+    "ours: `pose` at the input": ("straightened_bent_fine", "posed", "", ""),
     "ours: `unroll` at the input": ("unrolled_bent", "unrolled", "", ""),
-    "ours: `ranked` averages": ("", "", "", "alexnet_weighted"),
+    "ours: `ranked` averages": ("", "", "", "alexnet_ranked_averages"),
 }
 
 

@@ -110,10 +110,10 @@ import os, signal, sys
 from patchreorder.__main__ import main
 from patchreorder.engine import progress
 
-def watch(self, title):
+def training(self, title):
     return lambda progress: os.kill(os.getpid(), signal.SIGINT) if progress.step == 1 else None
 
-progress.Terminal.watch = watch
+progress.Terminal.training = training
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -151,15 +151,15 @@ def test_however_a_run_ends_the_terminal_has_its_cursor_again(tmp_path, capsys, 
     monkeypatch.setenv("TERM", "xterm")
     real = classification.train
 
-    def train(*args, report, **options):
+    def train(*args, callback, **options):
         def tell(progress):
-            report(progress)
+            callback(progress)
             if progress.step == 2 and end == "stopped":
                 raise Interrupted("stopped here")
             if progress.step == 2 and end == "failed":
                 raise ValueError("it failed")
 
-        return real(*args, report=tell, **options)
+        return real(*args, callback=tell, **options)
 
     monkeypatch.setattr(classification, "train", train)
     if end == "resumed at its end":

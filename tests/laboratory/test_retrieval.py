@@ -43,7 +43,7 @@ def test_a_row_holds_the_score_of_every_query(photos, tmp_path):
     screen.say = said.append
     options = {"setting": "smoke", "rows": ["alexnet_gap"], "columns": ["Ori", "mixed"]}
     run(TABLE3, out=tmp_path, data=photos, screen=screen, **options)
-    assert [line for line in said if "notes" in line] == ["no images of UK-Bench, left out: 1 files (notes.txt)"]
+    assert [line for line in said if "notes" in line] == ["not of UK-Bench, left out: 1 files (notes.txt)"]
     rows = read_rows(tmp_path / "table3.jsonl").results
     torch.manual_seed(0)
     model = create_descriptor("alexnet/gap")
@@ -153,7 +153,7 @@ def test_fewer_groups_are_another_setting(photos, tmp_path):
     run(TABLE3, out=tmp_path, data=photos, setting="smoke", rows=["alexnet_gap"], columns=["R"], change={"groups": 2})
     (row,) = read_rows(tmp_path / "table3.jsonl").results
     assert (row.setting, row.n) == ("smoke,groups=2", 8)
-    with pytest.raises(ValueError, match=r"groups \(2550\) must be from 1 to 3, which there are"):
+    with pytest.raises(ValueError, match=r"groups \(2550\) must be from 1 to 3, the number in the folder"):
         run(TABLE3, out=tmp_path, data=photos, setting="paper", rows=["cnn_fc6"], resources=Resources(trained=tmp_path))
     for change in ({"groups": 0}, {"groups": 1.5}, {"lr": 0.1}):
         with pytest.raises(ValueError, match=r"change \(.*\) must (name one of: groups, layer|be of the type)"):
@@ -175,7 +175,7 @@ def test_what_is_missing_is_named(photos, tmp_path):
     with pytest.raises(ValueError, match=r"table3 needs --data DIR, class folders"):
         run(TABLE3, split="validation", **one)
     (tmp_path / "none").mkdir()
-    with pytest.raises(ValueError, match="holds no such file; expected are"):
+    with pytest.raises(ValueError, match="holds no such file; expected"):
         run(TABLE3, data=tmp_path / "none", **one)
 
 
@@ -196,7 +196,7 @@ def test_settings_are_chosen_on_class_folders(tmp_path):
     assert (row.n, row.split, row.details["groups"]) == (12, "validation", 3)
     assert row.details["scores"][8:] == [4] * 4  # nobody else is in the second gallery
     assert row.value == sum(row.details["scores"]) / 12
-    with pytest.raises(ValueError, match="has no class with 4 training pictures"):
+    with pytest.raises(ValueError, match="has no class with 4 training images"):
         UKBench.galleries(folder_of(tmp_path / "few", images=3), most=1)
 
 

@@ -68,12 +68,12 @@ class Stops(Screen):
     def __init__(self, text: str, step: int = 1) -> None:
         self.text, self.step = text, step
 
-    def watch(self, title):
-        def report(progress):
+    def training(self, title):
+        def callback(progress):
             if self.text in title and progress.step == self.step:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        return report
+        return callback
 
 
 def test_a_stopped_run_resumes(undisturbed, tmp_path):
@@ -101,7 +101,7 @@ def test_a_crash_after_the_training_costs_no_training(undisturbed, tmp_path, mon
     monkeypatch.undo()
     steps = []
     screen = Screen()
-    screen.watch = lambda title: lambda progress: steps.append(progress.step)
+    screen.training = lambda title: lambda progress: steps.append(progress.step)
     run(TABLE1, out=tmp_path, **options, screen=screen)
     assert steps == []
     (row,) = read_rows(tmp_path / "table1.jsonl").results

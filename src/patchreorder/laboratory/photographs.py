@@ -193,14 +193,7 @@ class FrozenPhotographTask(PhotographTask):
         if (folder, part) in self.checked:
             return self.checked[folder, part]
         images = replace(self._list(folder, part), workers=job.resources.workers)
-        show, before = job.screen.count(f"checking {len(images)} images ({part})", len(images)), 0
-
-        def shown(done: int, total: int) -> None:
-            nonlocal before
-            show(done - before)
-            before = done
-
-        bad = images.find_bad(progress=shown)
+        bad = images.find_bad(progress=job.screen.progress(f"checking {len(images)} images ({part})"))
         for _, reason in bad:
             job.screen.say(f"left out: {reason}")
         left = images.without(index for index, _ in bad)

@@ -12,7 +12,7 @@ from patchreorder import PatchReorder, recipes
 from patchreorder.data.photos import Photos
 from patchreorder.laboratory.cells import jobs
 from patchreorder.laboratory.propagation import Found, PropagationTask
-from patchreorder.metrics.propagation import part_that_arrives
+from patchreorder.metrics.propagation import propagated_fraction
 
 
 def followed(monkeypatch, tmp_path, model: nn.Module, images: torch.Tensor) -> dict[str, Found]:
@@ -53,7 +53,7 @@ def test_all_of_a_shift_arrives_divided_by_the_stride(monkeypatch, tmp_path, str
         assert found[layer].stride == stride
         assert found[layer].shifts == [-10, -8, -6, -4, -2, 0, 2, 4, 6, 8, 10]
         assert found[layer].moved == pytest.approx(found[layer].shifts)  # in pixels of the image
-        assert part_that_arrives(found[layer].shifts, found[layer].moved) == pytest.approx(1)
+        assert propagated_fraction(found[layer].shifts, found[layer].moved) == pytest.approx(1)
         assert found[layer].correlation == pytest.approx(1, abs=1e-4)
 
 
@@ -61,7 +61,7 @@ def test_nothing_of_a_shift_arrives_behind_sorted_pixels(monkeypatch, tmp_path):
     images = torch.zeros(2, 1, 50, 50)
     images[:, :, 15:35, 15:35] = torch.rand(2, 1, 20, 20)
     found = followed(monkeypatch, tmp_path, network(stride=1, behind=PatchReorder(grid="pixels")), images)
-    assert part_that_arrives(found["conv1"].shifts, found["conv1"].moved) == pytest.approx(1)
+    assert propagated_fraction(found["conv1"].shifts, found["conv1"].moved) == pytest.approx(1)
     assert found["maps"].moved == [0] * 11
 
 

@@ -11,7 +11,7 @@ from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.engine.batches import Dataset, model_input
 from patchreorder.measuring.activations import record_activations
 from patchreorder.measuring.image_set import posed_batches
-from patchreorder.metrics.propagation import Moved, moved_right, part_that_arrives
+from patchreorder.metrics.propagation import MapShift, map_shift, propagated_fraction
 
 from .cells import Job
 from .figure import Clock, FigureTask, fill, result, stages
@@ -54,7 +54,7 @@ class PropagationTask(FigureTask):
             model,
             clock,
             metric=METRIC,
-            value=part_that_arrives(layer.shifts, layer.moved),
+            value=propagated_fraction(layer.shifts, layer.moved),
             n=len(self.images(job)),
             curves={CURVE: [[float(shift), moved] for shift, moved in zip(layer.shifts, layer.moved, strict=True)]},
             details={
@@ -73,7 +73,7 @@ class PropagationTask(FigureTask):
         width = first.shape[3]
         shifts = [round(shift * width) for shift in SHIFTS]
         reach = round((PHOTO_REACH if isinstance(data, Photos) else REACH) * width)
-        moved: dict[tuple[str, int], list[Moved]] = {(name, shift): [] for name in ends for shift in shifts}
+        moved: dict[tuple[str, int], list[MapShift]] = {(name, shift): [] for name in ends for shift in shifts}
         show = job.screen.count(f"{job.row.title}: shifted", len(data) * (1 + len(shifts)))
         modules = [stage.module for stage in ends.values()]
         with record_activations(model, first, modules) as recorder, torch.inference_mode():
@@ -88,7 +88,7 @@ class PropagationTask(FigureTask):
                     for name, (module, stride) in ends.items():
                         most = min(reach, outputs[module].shape[3] * stride // 2)  # half of the maps must be in common
                         steps = [pixels / stride for pixels in range(-most, most + 1)]
-                        found = moved_right(as_they_are[module], outputs[module], steps=steps)
+                        found = map_shift(as_they_are[module], outputs[module], steps=steps)
                         moved[name, shift].append(found._replace(right=found.right / scale))
                     show(len(part))
         answers = {}

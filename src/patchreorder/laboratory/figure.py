@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from patchreorder.data.datasets import Cifar10, LabelledImages, Mnist
 from patchreorder.data.generated import generate_colour_images
-from patchreorder.data.images import MEAN_COLOUR
+from patchreorder.data.images import MEAN, MEAN_COLOUR
 from patchreorder.data.photos import Photos
 from patchreorder.engine.batches import Dataset
 from patchreorder.files import digest
 from patchreorder.layers.patch_reorder import PatchReorder
-from patchreorder.models import alexnet, create_model
+from patchreorder.models import create_model
 from patchreorder.search.describe import fingerprint
 
 from .cells import Job
@@ -101,7 +101,7 @@ def fill(plan: Plan) -> list[float] | None:
     """The colour where a rotation or a shift uncovers the canvas; None for black."""
     if plan.source == "mnist":
         return None
-    return [value / 255 for value in MEAN_COLOUR] if plan.source == "cifar10" else list(alexnet.MEAN)
+    return [value / 255 for value in MEAN_COLOUR] if plan.source == "cifar10" else list(MEAN)
 
 
 def stages(model: nn.Module) -> dict[str, Stage]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from patchreorder.data.generated import write_ukbench
+from patchreorder.data.generated import write_photos, write_ukbench
 from patchreorder.data.images import BadImage
 from patchreorder.data.ukbench import UKBench
 
@@ -77,3 +77,20 @@ def test_an_image_that_cannot_be_read_is_named(folder, tmp_path):
         (tmp_path / file.name).write_bytes(file.read_bytes()[: 900 if "00002" in file.name else None])
     with pytest.raises(BadImage, match=r"ukbench00002\.jpg cannot be read as"):
         UKBench.open(tmp_path, view="mixed").batch(torch.arange(4))
+
+
+def test_galleries_of_class_folders_have_four_images_of_each_class(tmp_path):
+    for split in ("train", "val"):
+        write_photos(tmp_path / split, classes=2, images=9)
+    for file in sorted((tmp_path / "train" / "class-0001").iterdir())[6:]:
+        file.unlink()
+    first, second = UKBench.galleries(tmp_path, most=4)
+    assert first.names == [f"class-000{label}/000{number}.jpg" for label in (0, 1) for number in range(4)]
+    assert first.groups.tolist() == [0] * 4 + [1] * 4
+    assert second.names == [f"class-0000/000{number}.jpg" for number in range(4, 8)]
+    assert len(UKBench.galleries(tmp_path, most=1)) == 1
+    for file in tmp_path.glob("train/*/000[0-4].jpg"):
+        file.unlink()
+    (tmp_path / "train" / "class-0000" / "0008.jpg").unlink()
+    with pytest.raises(ValueError, match="has no class with 4 training images"):
+        UKBench.galleries(tmp_path, most=1)

@@ -21,7 +21,6 @@ from .images import MEAN_COLOUR, BadImage, decode, pixels
 from .loader import parallel_map
 from .poses import UPRIGHT, Pose
 from .shards import Shards
-from .viewpoints import Viewpoints
 from .views import VIEWS, centre_crop, resized_crop
 
 SPLITS = ("train", "val", "fit", "validation")
@@ -44,7 +43,7 @@ class Photos:
         workers: processes for `find_bad` and for callers of `loader.stream`; threads for `posed_batches`.
     """
 
-    source: Listing | Shards | Viewpoints
+    source: Listing | Shards
     chosen: Tensor
     view: str
     seed: int = TEST_SEED

@@ -12,13 +12,10 @@ from torch import Tensor
 
 from .folders import Listing, Names
 from .photos import Photos
-from .viewpoints import Change, Viewpoints
 
 GROUP = 4
 MIXED = ("Ori", "R", "T", "Ori")  # the views of a group's four images in the view `mixed`
 VIEWS = ("Ori", "R", "T", "mixed")
-# Of the galleries of views: things with grey around them as on a table, and photographs that fill the canvas.
-CHANGES = (Change(0.7, 10, 0.1, 0.1, covered=0.6), Change(0.6, 15, 0.12, 0.1))
 _NAME = re.compile(r"ukbench(\d{5})\.jpg")
 
 
@@ -114,33 +111,6 @@ class UKBench:
                 found.append(cls(replace(photos, chosen=photos.chosen[torch.tensor(groups).flatten()])))
         if not found:
             raise ValueError(f"{root} has no class with {GROUP} training images")
-        return found
-
-    @classmethod
-    def viewpoints(cls, root: Path, *, photographs: int) -> list[UKBench]:
-        """Class folders as groups of four views of one training picture each, to choose settings on.
-
-        UK-Bench's groups are one thing seen from four places, and so are these, as far as one picture can show it.
-        There is a gallery for each of CHANGES, its pictures are evenly spread over all, and none is in two galleries.
-
-        Args:
-            root: class folders, see `Photos.open`.
-            photographs: how many of them a gallery has.
-
-        Raises:
-            ValueError: if there are fewer.
-        """
-        photos = Photos.open(root, "train", view="Ori")
-        count = photographs * len(CHANGES)
-        if len(photos) < count:
-            raise ValueError(
-                f"{root} has {len(photos)} training pictures, must have {count} for {len(CHANGES)} galleries"
-            )
-        spread = photos.chosen[torch.linspace(0, len(photos) - 1, count).round().long()]
-        found = []
-        for number, change in enumerate(CHANGES):
-            source = Viewpoints(photos.source, spread[number :: len(CHANGES)], GROUP, change)
-            found.append(cls(replace(photos, source=source, chosen=torch.arange(len(source)))))
         return found
 
     def __len__(self) -> int:

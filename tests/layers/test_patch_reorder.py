@@ -1,34 +1,13 @@
-"""The layer: copies, automatic mixed precision and data-parallel training; test_functional.py tests the operator."""
+"""`PatchReorder` in mixed precision and in data-parallel training."""
 
-import copy
 import multiprocessing
 import os
-import pickle
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.func import functional_call
 
 from patchreorder import PatchReorder, patch_reorder
-
-
-def test_copies_and_pickles():
-    layer = PatchReorder(grid="pixels", energy="l1", per_channel=False, descending=False)
-    x = torch.rand(1, 2, 3, 4)
-    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert repr(other) == repr(layer)
-        assert torch.equal(other(x), layer(x))
-    assert repr(layer) == "PatchReorder(grid='pixels', energy='l1', per_channel=False, descending=False)"
-    assert layer.state_dict() == {}
-    assert torch.equal(functional_call(layer, {}, (x,)), layer(x))
-
-
-@pytest.mark.parametrize("options", [{"grid": 1}, {"levels": 0}, {"energy": "max"}, {"per_channel": None}])
-def test_wrong_options_are_refused_by_the_constructor(options):
-    with pytest.raises((ValueError, TypeError)):
-        PatchReorder(**options)
 
 
 def test_autocast_keeps_the_type(form):

@@ -1,22 +1,20 @@
 """Pose alignment: known answers, what does not change, what changes little, gradients, compilers and exporters."""
 
-import copy
 import math
-import pickle
 from typing import get_args
 
 import pytest
 import torch
 from torch import nn
 
-from patchreorder import PoseAlign, ShiftAlign, align_pose, align_shift, create_layer
+from patchreorder import PoseAlign, ShiftAlign, align_pose, align_shift
 from patchreorder.data.poses import Pose, apply_pose
 from patchreorder.layers.pose_align import Ends, PoseAlignOptions
 from tests.compiling import assert_exports_alike
 
 
-def thing(size=32, *, angle=0.0, down=0.0, right=0.0):
-    """A smooth wedge, heavier and broader at one end, turned counter-clockwise about the middle and then moved."""
+def wedge(size=32, *, angle=0.0, down=0.0, right=0.0):
+    """A smooth wedge, heavier and broader at one end, rotated counter-clockwise about the middle and then shifted."""
     y, x = (torch.arange(size, dtype=torch.float64) - (size - 1) / 2 for _ in range(2))
     y, x = y.view(-1, 1) - down, x.view(1, -1) - right
     t = math.radians(angle)
@@ -26,7 +24,7 @@ def thing(size=32, *, angle=0.0, down=0.0, right=0.0):
 
 
 @pytest.mark.parametrize("ends", get_args(Ends))
-def test_a_bar_is_put_upright_in_the_middle(ends):
+def test_a_bar_becomes_vertical_in_the_middle(ends):
     x = torch.zeros(2, 1, 7, 7)
     x[0, 0, 5, 0:3] = torch.tensor([1.0, 3.0, 1.0])
     x[1, 0, 0:3, 6] = torch.tensor([1.0, 3.0, 1.0])
@@ -38,21 +36,21 @@ def test_a_bar_is_put_upright_in_the_middle(ends):
 
 
 @pytest.mark.parametrize("angle", range(-180, 180, 30))
-def test_turns_change_little(angle):
-    before, after = align_pose(thing()), align_pose(thing(angle=angle))
+def test_rotations_change_little(angle):
+    before, after = align_pose(wedge()), align_pose(wedge(angle=angle))
     cosine = torch.cosine_similarity(before.flatten(), after.flatten(), dim=0)
     assert cosine > 0.998
-    assert torch.cosine_similarity(thing().flatten(), thing(angle=angle).flatten(), dim=0) < 0.85 or angle == 0
+    assert torch.cosine_similarity(wedge().flatten(), wedge(angle=angle).flatten(), dim=0) < 0.85 or angle == 0
 
 
 def test_the_heavier_end_is_always_the_same_and_the_nearest_is_not():
-    up, over = thing(angle=20), thing(angle=200)
+    up, over = wedge(angle=20), wedge(angle=200)
     torch.testing.assert_close(align_pose(up), align_pose(over), atol=0.05, rtol=0)
     near, far = (align_pose(x, ends="nearest") for x in (up, over))
     torch.testing.assert_close(near, far.rot90(2, (2, 3)), atol=0.02, rtol=0)
     assert not torch.allclose(near, far, atol=0.1)
-    turned = (align_pose(thing(angle=angle), ends="nearest").flatten() for angle in (60, -60))
-    assert torch.cosine_similarity(*turned, dim=0) > 0.998
+    rotated = (align_pose(wedge(angle=angle), ends="nearest").flatten() for angle in (60, -60))
+    assert torch.cosine_similarity(*rotated, dim=0) > 0.998
 
 
 def test_the_end_that_reaches_farther_out_comes_down():
@@ -67,7 +65,7 @@ def test_the_end_that_reaches_farther_out_comes_down():
 
 @pytest.mark.parametrize("shift", [(3, -2), (-5, 4), (11, 17)])
 def test_shifts_by_whole_pixels_change_nothing_to_the_last_bit(shift):
-    x = torch.cat([thing(angle=33), thing(angle=-70)]).expand(2, 3, -1, -1) * torch.tensor([1.0, 0.3, 2.0]).view(
+    x = torch.cat([wedge(angle=33), wedge(angle=-70)]).expand(2, 3, -1, -1) * torch.tensor([1.0, 0.3, 2.0]).view(
         1, 3, 1, 1
     )
     assert torch.equal(align_pose(x.roll(shift, (2, 3))), align_pose(x))
@@ -76,11 +74,11 @@ def test_shifts_by_whole_pixels_change_nothing_to_the_last_bit(shift):
 
 
 def test_parts_of_a_pixel_change_little():
-    before, after = align_pose(thing(angle=10)), align_pose(thing(angle=10, down=0.4, right=-0.3))
+    before, after = align_pose(wedge(angle=10)), align_pose(wedge(angle=10, down=0.4, right=-0.3))
     assert (before - after).abs().max() < 0.05
 
 
-def test_what_has_no_axis_is_not_turned():
+def test_images_without_an_axis_are_not_rotated():
     y, x = torch.meshgrid(torch.arange(9.0) - 4, torch.arange(9.0) - 4, indexing="ij")
     disc = torch.exp(-(x * x + y * y) / 4)[None, None]
     torch.testing.assert_close(align_pose(disc), disc, atol=1e-5, rtol=0)
@@ -92,7 +90,7 @@ def test_what_has_no_axis_is_not_turned():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_types_layouts_and_empty_batches(dtype):
-    x = thing(16, angle=40).expand(2, 3, -1, -1).to(dtype)
+    x = wedge(16, angle=40).expand(2, 3, -1, -1).to(dtype)
     z = align_pose(x)
     assert (z.dtype, z.shape) == (dtype, x.shape)
     laid = align_pose(x.contiguous(memory_format=torch.channels_last))
@@ -105,7 +103,7 @@ def test_types_layouts_and_empty_batches(dtype):
 
 
 def test_the_gradient_goes_to_the_pixels_that_were_read():
-    x = (thing(8, angle=25) + 0.01).double().requires_grad_()
+    x = (wedge(8, angle=25) + 0.01).double().requires_grad_()
     fixed = torch.rand(8, 8, dtype=torch.float64)
     (align_pose(x) * fixed).sum().backward()
     from patchreorder.layers.pose_align import _axes, _grid
@@ -118,23 +116,17 @@ def test_the_gradient_goes_to_the_pixels_that_were_read():
     torch.testing.assert_close(x.grad.flatten(), wanted)
 
 
-def test_compiles_traces_copies_and_prints():
-    layer, x = PoseAlign(energy="l2", ends="nearest"), thing(12, angle=50).expand(2, 2, -1, -1)
+def test_compiles_as_one_graph():
+    layer, x = PoseAlign(energy="l2", ends="nearest"), wedge(12, angle=50).expand(2, 2, -1, -1)
     compiled = torch.compile(layer, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), layer(x))
-    assert torch.equal(torch.fx.symbolic_trace(layer)(x), layer(x))
-    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert repr(other) == "PoseAlign(energy='l2', ends='nearest')"
-        assert torch.equal(other(x), layer(x))
-    assert layer.state_dict() == {}
-    assert create_layer("pose:energy=l2,ends=nearest").ends == "nearest"
 
 
 def test_onnx_with_any_batch():
-    assert_exports_alike(PoseAlign().eval(), torch.cat([thing(12, angle=angle) for angle in (10, 50, 130)]))
+    assert_exports_alike(PoseAlign().eval(), torch.cat([wedge(12, angle=angle) for angle in (10, 50, 130)]))
 
 
-def test_a_slanted_bar_is_put_upright_by_shear():
+def test_a_slanted_bar_becomes_vertical_by_shear():
     x = torch.zeros(1, 1, 9, 9)
     for row in range(5):
         x[0, 0, 2 + row, 6 - row] = 1.0 + row % 2  # symmetric about its middle: it stays there
@@ -161,11 +153,11 @@ def test_rows_stay_rows_by_shear(size, side):
     assert across.abs().max() < 0.6  # nearly in the middle: the line is where it meets the middle row
 
 
-def test_slants_change_little_by_shear_and_turns_are_left():
+def test_shear_removes_slants_and_no_rotations():
     def slanted(slant):
         rows = torch.arange(32.0) - 15.5
         grid = torch.stack([(rows[None] + slant * rows[:, None]) / 16, (rows / 16)[:, None].expand(-1, 32)], 2)
-        return nn.functional.grid_sample(thing(), grid[None], align_corners=False)
+        return nn.functional.grid_sample(wedge(), grid[None], align_corners=False)
 
     before = align_pose(slanted(0.0), by="shear")
     for slant in (-0.6, -0.3, 0.25, 0.5):
@@ -173,16 +165,16 @@ def test_slants_change_little_by_shear_and_turns_are_left():
         assert torch.cosine_similarity(before.flatten(), after.flatten(), dim=0) > 0.995
         assert torch.cosine_similarity(slanted(0.0).flatten(), slanted(slant).flatten(), dim=0) < 0.97
         assert torch.equal(align_pose(slanted(slant).roll((5, -3), (2, 3)), by="shear"), after)
-    half = align_pose(thing(angle=180), by="shear")
-    turned = [before.rot90(2, (2, 3)).roll(row, 2).flatten() for row in (-1, 0, 1)]  # the middle is between two rows
-    assert max(torch.cosine_similarity(half.flatten(), each, dim=0) for each in turned) > 0.995  # it keeps its ends
-    flat = thing(angle=80)  # a slant of more than a pixel a row is only lessened
+    half = align_pose(wedge(angle=180), by="shear")
+    rotated = [before.rot90(2, (2, 3)).roll(row, 2).flatten() for row in (-1, 0, 1)]  # the middle is between two rows
+    assert max(torch.cosine_similarity(half.flatten(), each, dim=0) for each in rotated) > 0.995  # it keeps its ends
+    flat = wedge(angle=80)  # a slant of more than a pixel a row is only lessened
     assert torch.cosine_similarity(align_pose(flat, by="shear").flatten(), before.flatten(), dim=0) < 0.9
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_size_leaves_the_middle(layout):
-    x = torch.cat([thing(32, angle=angle, down=5, right=-4).expand(-1, 2, -1, -1) for angle in (10, 50, 130)])
+def test_size_returns_the_middle(layout):
+    x = torch.cat([wedge(32, angle=angle, down=5, right=-4).expand(-1, 2, -1, -1) for angle in (10, 50, 130)])
     x = torch.cat([x, torch.zeros(1, 2, 32, 32)]).contiguous(memory_format=layout)
     for ends in get_args(Ends):
         cut = PoseAlign(ends=ends, size=20)(x)
@@ -197,25 +189,15 @@ def test_size_leaves_the_middle(layout):
     nan[0, 0, 4, 7] = torch.nan
     assert PoseAlign(size=5)(nan)[0, 0, 2, 2].isnan()  # only rolled, and cut
     assert align_pose(x[0], size=7).shape == (2, 7, 7)
-    assert repr(create_layer("pose:size=20")) == "PoseAlign(size=20)"
 
 
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match=r"by \('skew'\) must be 'turn' or 'shear'"):
         PoseAlign(by="skew")
-    with pytest.raises(ValueError, match=r"by \('skew'\)"):
-        align_pose(torch.ones(1, 1, 2, 2), by="skew")
-    for size, error in ((0, ValueError), (1.5, TypeError)):
-        with pytest.raises(error, match=rf"size \({size}\)"):
-            PoseAlign(size=size)
-        with pytest.raises(error, match=rf"size \({size}\)"):
-            align_pose(torch.ones(1, 1, 4, 4), size=size)
     with pytest.raises(ValueError, match=r"size \(5\) is more than the 4x9 pixels of the maps"):
         align_pose(torch.ones(1, 1, 4, 9), size=5)
     with pytest.raises(ValueError, match=r"ends \('longer'\) must be 'heavier' or 'nearest'"):
         PoseAlign(ends="longer")
-    with pytest.raises(ValueError, match=r"ends \('longer'\)"):
-        align_pose(torch.ones(1, 1, 2, 2), ends="longer")
     with pytest.raises(ValueError, match=r"energy \('max'\)"):
         PoseAlign(energy="max")
     with pytest.raises(ValueError, match="no pixels"):

@@ -115,7 +115,7 @@ def _write_shards(
     say: Callable[[str], None],
     progress: Callable[[int, int], None],
 ) -> list[dict[str, Any]]:
-    """Write the shards that are missing; return what `_Writer` tells about each."""
+    """Write the shards that are missing; return what `_Writer` returned for each."""
     order = np.random.Generator(np.random.Philox(0)).permutation(len(listing))
     writer = _Writer(listing, out, order, size)
     parts = {shard: _finished(out, shard) for shard in range(-(-len(order) // size))}
@@ -175,7 +175,7 @@ def _part_file(out: Path, shard: int) -> Path:
 
 
 def _finished(out: Path, shard: int) -> dict[str, Any] | None:
-    """What `_Writer` told about a shard in an earlier call."""
+    """What `_Writer` returned for a shard in an earlier call."""
     try:
         part = json.loads(_part_file(out, shard).read_bytes())
         return part if (out / part["shard"]).stat().st_size == part["bytes"] else None

@@ -192,7 +192,7 @@ def test_other_layers_of_the_family(reorder, data, weights, tmp_path):
 
 def test_only_layers_behind_the_last_convolution_share_its_maps():
     def trunk(**options):
-        return own_trunk(Row(name="a", title="a", about="a", model="alexnet_pr", options=options))
+        return own_trunk(Row("a", "a", "a", "alexnet_pr", options=options))
 
     assert trunk() == trunk(place="pool5") == trunk(place="conv5", grid=2) == ""
     assert "" != trunk(place="conv4") != trunk(place="conv3") != trunk(place="input")

@@ -15,8 +15,8 @@ MADE_UP = Recipe(
     title="Made up",
     about="Nothing.",
     metric="error %",
-    rows=[Row(name=name, title=name.upper(), about=name, model=name, options={"grid": 2}) for name in "abc"],
-    columns=[Column(name=name, title=name, about=name, dataset=f"mnist-{name.lower()}") for name in "RT"],
+    rows=[Row(name, name.upper(), name, name, options={"grid": 2}) for name in "abc"],
+    columns=[Column(name, name, name, f"mnist-{name.lower()}") for name in "RT"],
     settings={
         "short": Setting(about="", plan=lambda row, column: PLAN, seeds=lambda row: (0, 1) if row == "a" else (0,)),
         "demo": Setting(about="", plan=lambda row, column: PLAN, rows=("c", "a")),

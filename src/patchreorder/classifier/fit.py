@@ -18,9 +18,9 @@ from patchreorder.models.inserted_layer import inserted_layer
 
 MODELS = ("alexnet",)
 COLUMNS = (
-    Column(name="Ori", title="Ori", dataset="Ori", about="as they are"),
-    Column(name="R", title="R", dataset="R", about="rotated by U[-45, 45] degrees"),
-    Column(name="T", title="T", dataset="T", about="shifted by U[-0.2, 0.2] of the size"),
+    Column("Ori", "Ori", "as they are", "Ori"),
+    Column("R", "R", "rotated by U[-45, 45] degrees", "R"),
+    Column("T", "T", "shifted by U[-0.2, 0.2] of the size", "T"),
 )
 
 
@@ -63,14 +63,8 @@ def recipe(data: Path, *, model: str, reorder: str, width: int, epochs: float, l
             raise ValueError(f"{name} ({value}) must be more than 0")
     options = {"variant": "torchvision", **reordering(reorder)}
     rows = (
-        Row(name="plain", title="AlexNet", model="alexnet", options={"variant": "torchvision"}, about="no reordering"),
-        Row(
-            name="reordered",
-            title="AlexNet, reordered",
-            model="alexnet_pr",
-            options=options,
-            about=f"the same with reordering at {reorder}",
-        ),
+        Row("plain", "AlexNet", "no reordering", "alexnet", options={"variant": "torchvision"}),
+        Row("reordered", "AlexNet, reordered", f"the same with reordering at {reorder}", "alexnet_pr", options=options),
     )
     batch = max(1, min(64, len(Photos.open(data, "train", view="Ori")) // 4))
     training = Training(epochs=epochs, batch=batch, lr=lr, weight_decay=0.0005)

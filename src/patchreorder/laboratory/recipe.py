@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .task import Task
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
     """A row of a table: a network, its options, and the columns it is measured in (none named: all)."""
 
@@ -27,7 +27,7 @@ class Row:
     columns: Sequence[str] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Column:
     """A column of a table: a data set, and within how many first answers the right one counts."""
 

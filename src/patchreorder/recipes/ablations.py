@@ -18,7 +18,7 @@ from .rows import CNN, DIGITS
 
 
 def _row(name: str, title: str, about: str, model: str = "pr_cnn", **options: Any) -> Row:
-    return Row(name=name, title=title, about=about, model=model, options=options)
+    return Row(name, title, about, model, options=options)
 
 
 ROWS = (

@@ -18,13 +18,13 @@ from .rows import AUGMENT, AUGMENT_BENT, AUGMENT_RINGS, DIGITS, RINGS
 
 def _aligned(name: str, title: str, about: str, layer: str, augment: str, **options: Any) -> Row:
     options = {"layer": layer, "place": "input", "augment": augment, **options}
-    return Row(name=name, title=title, about=about, model="pr_cnn", options=options, columns=("T",))
+    return Row(name, title, about, "pr_cnn", options=options, columns=("T",))
 
 
 def _unrolled(name: str, title: str, about: str, augment: str | None = None, **options: Any) -> Row:
     # The digits of R are rotated about the middle of the image; those of T are anywhere.
     options = {"layer": RINGS, **({"augment": augment} if augment else {}), **options}
-    return Row(name=name, title=title, about=about, model="unrolled_cnn", options=options, columns=("R",))
+    return Row(name, title, about, "unrolled_cnn", options=options, columns=("R",))
 
 
 STRAIGHT = "pose:by=shear,size=28"

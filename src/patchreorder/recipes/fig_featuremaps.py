@@ -16,10 +16,10 @@ from patchreorder.laboratory.recipe import Column, Plan, Recipe, Row, Setting
 
 ROWS = tuple(
     Row(
-        name=f"{name}_{when}",
-        title=f"{title}, {when}",
-        about=f"the input of the reordering layer of {title}, {where}" if when == "before" else "the same, reordered",
-        model=model,
+        f"{name}_{when}",
+        f"{title}, {when}",
+        f"the input of the reordering layer of {title}, {where}" if when == "before" else "the same, reordered",
+        model,
         options={"after": when == "after"},
     )
     for name, title, model, where in (
@@ -29,8 +29,8 @@ ROWS = tuple(
     for when in ("before", "after")
 )
 COLUMNS = (
-    Column(name="rotated", title="rotated", about="by 36 degrees", dataset="R"),
-    Column(name="shifted", title="shifted", about="to the right by 0.16 of the width", dataset="T"),
+    Column("rotated", "rotated", "by 36 degrees", "R"),
+    Column("shifted", "shifted", "to the right by 0.16 of the width", "T"),
 )
 RECIPE = Recipe(
     name="fig_featuremaps",

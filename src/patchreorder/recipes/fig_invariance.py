@@ -21,13 +21,8 @@ from patchreorder.laboratory.recipe import Column, Plan, Recipe, Setting
 from .rows import TRAINED
 
 COLUMNS = (
-    Column(name="rotation", title="rotation", about="rotated by -45, -36, ..., 45 degrees", dataset="R"),
-    Column(
-        name="translation",
-        title="translation",
-        about="shifted by -0.2, -0.16, ..., 0.2 of the width, and of the height",
-        dataset="T",
-    ),
+    Column("rotation", "rotation", "rotated by -45, -36, ..., 45 degrees", "R"),
+    Column("translation", "translation", "shifted by -0.2, -0.16, ..., 0.2 of the width, and of the height", "T"),
 )
 RECIPE = Recipe(
     name="fig_invariance",

@@ -21,13 +21,10 @@ from .rows import TRAINED
 ROWS = tuple(TRAINED[name] for name in ("cnn", "pr_cnn", "pr_cnn_fine"))
 COLUMNS = (
     *(
-        Column(name=f"conv{number}", title=f"conv{number}", about=f"maps of convolution {number}", dataset="T")
+        Column(f"conv{number}", f"conv{number}", f"maps of convolution {number}", "T")
         for number in range(1, 6)
     ),
-    Column(
-        name="maps", title="last maps", about="the input of the first fully connected layer, pooled and reordered",
-        dataset="T",
-    ),
+    Column("maps", "last maps", "the input of the first fully connected layer, pooled and reordered", "T"),
 )  # fmt: skip
 OF_DIGITS = ("conv1", "conv2", "maps")
 RECIPE = Recipe(

@@ -20,9 +20,9 @@ from patchreorder.laboratory.redundancy import METRIC, RedundancyTask
 from .rows import TRAINED
 
 COLUMNS = (
-    Column(name="fc6_places", title="fc6, positions", about="weights of two positions, in one neuron", dataset=""),
-    Column(name="fc6", title="fc6, neurons", about="all weights of two neurons of fc6", dataset=""),
-    Column(name="fc7", title="fc7, neurons", about="all weights of two neurons of fc7", dataset=""),
+    Column("fc6_places", "fc6, positions", "weights of two positions, in one neuron", ""),
+    Column("fc6", "fc6, neurons", "all weights of two neurons of fc6", ""),
+    Column("fc7", "fc7, neurons", "all weights of two neurons of fc7", ""),
 )
 RECIPE = Recipe(
     name="fig_redundancy",

@@ -7,20 +7,17 @@ from patchreorder.models.mnist import UNROLLED
 
 # ---- digits: the networks of patchreorder.models.mnist -------------------------------------------------------------
 
-CNN = Row(name="cnn", title="CNN", model="cnn", about="9x9, pool, 7x7, pool, classifier; 64 filters")
-ST_CNN = Row(name="st_cnn", title="ST-CNN", model="st_cnn", about="a projective spatial transformer, then the CNN")
-PR_CNN = Row(name="pr_cnn", title="PR-CNN", model="pr_cnn", about="2x2 patches reordered after the second convolution")
+CNN = Row("cnn", "CNN", "9x9, pool, 7x7, pool, classifier; 64 filters", "cnn")
+ST_CNN = Row("st_cnn", "ST-CNN", "a projective spatial transformer, then the CNN", "st_cnn")
+PR_CNN = Row("pr_cnn", "PR-CNN", "2x2 patches reordered after the second convolution", "pr_cnn")
 PR_CNN_FINE = Row(
-    name="pr_cnn_fine",
-    title="PR-CNN-fine",
-    model="pr_cnn_fine",
-    about="every pixel a patch, reordered after the second pool; ours",
+    "pr_cnn_fine", "PR-CNN-fine", "every pixel a patch, reordered after the second pool; ours", "pr_cnn_fine"
 )
-CNN_GAP = Row(name="cnn_gap", title="CNN, global average", model="cnn_gap", about="average over all positions")
+CNN_GAP = Row("cnn_gap", "CNN, global average", "average over all positions", "cnn_gap")
 
 DIGITS = (
-    Column(name="R", title="R", dataset="mnist-r", about="28x28, rotated by U[-90, 90] degrees"),
-    Column(name="T", title="T", dataset="mnist-t", about="at a random position of a 42x42 canvas"),
+    Column("R", "R", "28x28, rotated by U[-90, 90] degrees", "mnist-r"),
+    Column("T", "T", "at a random position of a 42x42 canvas", "mnist-t"),
 )
 
 # What aligned and unrolled networks are trained with; in degrees and percent as CNN-Data-Aug.
@@ -32,7 +29,7 @@ AUGMENT_RINGS = "jitter=0.5,zoom=0.06"
 # ---- photographs ---------------------------------------------------------------------------------------------------
 
 PHOTOGRAPHS = tuple(
-    Column(name=f"{view}{top if top > 1 else ''}", title=title, dataset=view, about=about, top=top)
+    Column(f"{view}{top if top > 1 else ''}", title, about, view, top=top)
     for top, of in ((1, ""), (5, " top-5"))
     for view, title, about in (
         ("Ori", f"Ori{of}", "as they are"),
@@ -41,9 +38,9 @@ PHOTOGRAPHS = tuple(
     )
 )
 CIFAR10 = (
-    Column(name="Ori", title="Ori", dataset="cifar10", about="as they are"),
-    Column(name="R", title="R", dataset="cifar10-r", about="rotated by U[-45, 45] degrees"),
-    Column(name="T", title="T", dataset="cifar10-t", about="shifted by U[-0.2, 0.2] of the size"),
+    Column("Ori", "Ori", "as they are", "cifar10"),
+    Column("R", "R", "rotated by U[-45, 45] degrees", "cifar10-r"),
+    Column("T", "T", "shifted by U[-0.2, 0.2] of the size", "cifar10-t"),
 )
 
 # ---- figures: a row's model is the row of the table that trained it --------------------------------------------------
@@ -51,16 +48,11 @@ CIFAR10 = (
 TRAINED = {
     row.name: row
     for row in (
-        Row(name="cnn", title="CNN", model="cnn", about="no reordering"),
-        Row(name="cnn_aug", title="CNN-Data-Aug", model="cnn_aug", about="trained on rotated and shifted images"),
-        Row(name="st_cnn", title="ST-CNN", model="st_cnn", about="a spatial transformer before the CNN"),
-        Row(name="pr_cnn", title="PR-CNN", model="pr_cnn", about="patches reordered after the last convolution"),
-        Row(
-            name="pr_cnn_fine",
-            title="PR-CNN-fine",
-            model="pr_cnn_fine",
-            about="every pixel a patch, reordered after the last pool; ours",
-        ),
+        Row("cnn", "CNN", "no reordering", "cnn"),
+        Row("cnn_aug", "CNN-Data-Aug", "trained on rotated and shifted images", "cnn_aug"),
+        Row("st_cnn", "ST-CNN", "a spatial transformer before the CNN", "st_cnn"),
+        Row("pr_cnn", "PR-CNN", "patches reordered after the last convolution", "pr_cnn"),
+        Row("pr_cnn_fine", "PR-CNN-fine", "every pixel a patch, reordered after the last pool; ours", "pr_cnn_fine"),
     )
 }
 
@@ -73,14 +65,14 @@ PATCHES = {"4x4": ("4x4 patches", {"grid": 4, "levels": 1}), "2x2": ("2x2 of 2x2
 def at_each_layer(plain: str, reordered: str, layers: dict[str, str]) -> tuple[Row, ...]:
     """Rows of the figures `fig_layers`; `layers` has the option `place` of each layer."""
     return (
-        Row(name="none", title="none", model=plain, about="no reordering"),
+        Row("none", "none", "no reordering", plain),
         *(
             Row(
-                name=f"{layer}_{patches}",
-                title=f"{layer}, {title}",
-                model=reordered,
+                f"{layer}_{patches}",
+                f"{layer}, {title}",
+                f"{title} reordered after the ReLU of {layer}",
+                reordered,
                 options={"place": place, **options},
-                about=f"{title} reordered after the ReLU of {layer}",
             )
             for patches, (title, options) in PATCHES.items()
             for layer, place in layers.items()

@@ -31,42 +31,30 @@ from patchreorder.laboratory.recipe import Plan, Recipe, Row, Setting
 from .rows import PHOTOGRAPHS
 
 ROWS = (
-    Row(name="cnn", title="CNN", model="alexnet", about="AlexNet as Caffe trains it"),
+    Row("cnn", "CNN", "AlexNet as Caffe trains it", "alexnet"),
+    Row("cnn_aug", "CNN-Data-Aug", "trained on images of which a third is rotated and a third shifted", "alexnet"),
     Row(
-        name="cnn_aug",
-        title="CNN-Data-Aug",
-        model="alexnet",
-        about="trained on images of which a third is rotated and a third shifted",
+        "si_cnn",
+        "SI-CNN",
+        "six rotated copies of the filters of conv1, conv2 and conv5, the maximum counts",
+        "alexnet_si",
     ),
     Row(
-        name="si_cnn",
-        title="SI-CNN",
-        model="alexnet_si",
-        about="six rotated copies of the filters of conv1, conv2 and conv5, the maximum counts",
+        "st_cnn",
+        "ST-CNN",
+        "an affine spatial transformer before the CNN, which begins with the weights of the row CNN",
+        "alexnet_st",
     ),
+    Row("pr_cnn", "PR-CNN", "2x2 patches of 2x2 patches reordered after conv5", "alexnet_pr"),
     Row(
-        name="st_cnn",
-        title="ST-CNN",
-        model="alexnet_st",
-        about="an affine spatial transformer before the CNN, which begins with the weights of the row CNN",
-    ),
-    Row(
-        name="pr_cnn",
-        title="PR-CNN",
-        model="alexnet_pr",
-        about="2x2 patches of 2x2 patches reordered after conv5",
-    ),
-    Row(
-        name="pr_cnn_fine",
-        title="PR-CNN-fine",
-        model="alexnet_pr",
+        "pr_cnn_fine",
+        "PR-CNN-fine",
+        "every pixel a patch, reordered after pool5; ours",
+        "alexnet_pr",
         options={"place": "pool5", "grid": "pixels", "levels": 1},
-        about="every pixel a patch, reordered after pool5; ours",
     ),
-    Row(name="cnn_blur", title="CNN, BlurPool", model="alexnet_blur", about="pools that blur first (Zhang 2019)"),
-    Row(
-        name="cnn_gap", title="CNN, global average", model="alexnet_gap", about="average over all positions before fc6"
-    ),
+    Row("cnn_blur", "CNN, BlurPool", "pools that blur first (Zhang 2019)", "alexnet_blur"),
+    Row("cnn_gap", "CNN, global average", "average over all positions before fc6", "alexnet_gap"),
 )
 PAPER = {
     "cnn": {"Ori": 57.1, "R": 36.6, "T": 46.5, "Ori5": 80.2, "R5": 57.7, "T5": 70.8},

@@ -19,17 +19,17 @@ from .rows import PHOTOGRAPHS
 
 
 def _other(name: str, title: str, model: str, about: str) -> Row:
-    return Row(name=name, title=title, about=about, model=model, options={"variant": "torchvision"})
+    return Row(name, title, about, model, options={"variant": "torchvision"})
 
 
 def _reordered(name: str, title: str, about: str, place: str, **options: Any) -> Row:
     options = {"variant": "torchvision", "levels": 1, "place": place, **options}
-    return Row(name=name, title=title, about=about, model="alexnet_pr", options=options)
+    return Row(name, title, about, "alexnet_pr", options=options)
 
 
 def _layer(name: str, title: str, about: str, layer: str, place: str) -> Row:
     options = {"variant": "torchvision", "layer": layer, "place": place}
-    return Row(name=name, title=title, about=about, model="alexnet_pr", options=options)
+    return Row(name, title, about, "alexnet_pr", options=options)
 
 
 FIVE, SORTED = "conv1+conv2+conv3+conv4+conv5", "ranked:quantiles=8,centre=true"

@@ -35,7 +35,7 @@ from patchreorder.laboratory.retrieval import RetrievalTask
 
 
 def _row(name: str, title: str, about: str, model: str) -> Row:
-    return Row(name=name, title=title, about=about, model=model)
+    return Row(name, title, about, model)
 
 
 _WINDOWS = "ranked:smooth=9,stride=2"
@@ -97,22 +97,20 @@ NETWORKS = {
 }
 CONNECTED = tuple(
     Row(
-        name=f"{network}_{layer}",
-        title=f"{title}, {layer}",
-        about=f"{layer} of the row {network} of Table 2, after its ReLU",
-        model=network,
+        f"{network}_{layer}",
+        f"{title}, {layer}",
+        f"{layer} of the row {network} of Table 2, after its ReLU",
+        network,
         options={"layer": layer},
     )
     for network, title in NETWORKS.items()
     for layer in ("fc6", "fc7")
 )
 COLUMNS = (
-    Column(name="Ori", title="Ori", about="the images as they are", dataset="Ori"),
-    Column(name="R", title="R", about="every image rotated by up to 45 degrees either way", dataset="R"),
-    Column(name="T", title="T", about="every image shifted by up to a fifth of its sides", dataset="T"),
-    Column(
-        name="mixed", title="mixed", about="of each group one rotated, one shifted, two as they are", dataset="mixed"
-    ),
+    Column("Ori", "Ori", "the images as they are", "Ori"),
+    Column("R", "R", "every image rotated by up to 45 degrees either way", "R"),
+    Column("T", "T", "every image shifted by up to a fifth of its sides", "T"),
+    Column("mixed", "mixed", "of each group one rotated, one shifted, two as they are", "mixed"),
 )
 PAPER = {
     "cnn_fc6": {"Ori": 3.381},

@@ -96,9 +96,16 @@ def test_values_that_are_the_default_are_not_hashed(tmp_path):
         amp=False,
         scales={},
     )
-    usual = {"view": "", "images": None, "tested": None, "curve_images": 2000, "copies": 1, "frozen": False}
+    usual = {
+        "view": "",
+        "images": None,
+        "tested": None,
+        "curve_images": 2000,
+        "copies": 1,
+        "frozen": False,
+    }
     usual |= {"start": None, "options": {}, "source": "", "trained": "", "groups": None, "layer": ""}
-    assert Plan() == Plan(**usual, poses_by_seed=False, random_weights=False, synthetic=False)
+    assert Plan() == Plan(**usual, fixed_poses=False, poses_by_seed=False, random_weights=False, synthetic=False)
     assert Plan().hashed() == {}
 
 

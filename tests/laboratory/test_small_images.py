@@ -142,6 +142,16 @@ def test_a_part_of_the_digits_is_their_beginning(tiny_mnist, tmp_path):
     assert torch.equal(test.batch(torch.arange(5))[0], whole.batch(torch.arange(5))[0])
 
 
+@pytest.mark.parametrize("fixed", [True, False])
+def test_poses_are_drawn_anew_in_every_epoch_unless_they_are_fixed(tmp_path, fixed):
+    (job,) = jobs(TABLE1, DigitTask(), out=tmp_path, setting="smoke", rows=["fcn"], columns=["R"])
+    job = dataclasses.replace(job, plan=dataclasses.replace(job.plan, fixed_poses=fixed))
+    data, indices = DigitTask().training_set(job), torch.arange(8)
+    first, second = (data.batch(indices, epoch=epoch)[0] for epoch in (0, 1))
+    assert torch.equal(first, second) == fixed
+    assert len(data) == 32
+
+
 def test_a_run_reads_the_digits_once(tiny_mnist, tmp_path, monkeypatch):
     real, read = formats.read_idx, []
     monkeypatch.setattr(formats, "read_idx", lambda file: read.append(file) or real(file))

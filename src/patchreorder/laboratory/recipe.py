@@ -45,6 +45,7 @@ class Plan:
     Args:
         training: how the network is trained; None where nothing is trained.
         view: of the training images; "" is the usual one of the task.
+        fixed_poses: every training image has one pose in all epochs, as a data set that was generated once.
         images, tested: how many training and test images are used; None for all.
         curve_images: test images that curves over poses are measured on.
         copies: augmented copies of every image whose features are kept; epochs use them in turn.
@@ -63,6 +64,7 @@ class Plan:
 
     training: Training | None = None
     view: str = ""
+    fixed_poses: bool = False
     images: int | None = None
     tested: int | None = None
     curve_images: int = 2000

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from patchreorder.data.datasets import TEST_SEED, Cifar10, LabelledImages, Mnist
 from patchreorder.data.generated import generate_colour_images, generate_digits
@@ -25,6 +25,19 @@ CURVES: Mapping[str, Mapping[str, Any]] = {
     "error by angle": {"x": "images rotated by (degrees)", "y": "error %"},
     "error by shift": {"x": "images shifted right by (pixels)", "y": "error %"},
 }
+
+
+class FixedPoses:
+    """A data set whose images are those of the first epoch in every epoch."""
+
+    def __init__(self, data: Dataset) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
+        return self.data.batch(indices)
 
 
 class SmallImageTask(Classification):
@@ -50,8 +63,9 @@ class SmallImageTask(Classification):
         """Whether curves are measured with this column; once for a training."""
         raise NotImplementedError
 
-    def training_set(self, job: Job) -> LabelledImages:
-        return self._images(job, "train", self.view(job), job.cell.seed + 1, job.plan.images)
+    def training_set(self, job: Job) -> Dataset:
+        found = self._images(job, "train", self.view(job), job.cell.seed + 1, job.plan.images)
+        return FixedPoses(found) if job.plan.fixed_poses else found
 
     def test_set(self, job: Job) -> LabelledImages:
         # Another seed than any training's: poses drawn for training must not come again in the test.

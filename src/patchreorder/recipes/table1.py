@@ -14,6 +14,8 @@ The paper (Shen et al., AAAI-17, section MNIST), % error:
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from patchreorder.engine.options import Training
 from patchreorder.laboratory.recipe import Plan, Recipe, Row, Setting
 from patchreorder.laboratory.small_images import CURVES, DigitTask
@@ -144,6 +146,10 @@ def _short(row: str, column: str) -> Plan:
     return Plan(training=Training(epochs=epochs, lr=rate, scales=_scales(row)), view=_view(row, column), note=note)
 
 
+def _generated(row: str, column: str) -> Plan:
+    return replace(_short(row, column), fixed_poses=True)
+
+
 def _paper(row: str, column: str) -> Plan:
     training = Training(
         steps=150_000, batch=256, lr=0.01, momentum=0.9, nesterov=False, schedule="step", decay_every=50_000
@@ -177,6 +183,12 @@ RECIPE = Recipe(
             f"cosine; {EPOCHS['R']} epochs of R, {EPOCHS['T']} of T",
             plan=_short,
             seeds=lambda row: (0, 1, 2) if row in ("cnn", "st_cnn", "pr_cnn", "pr_cnn_fine", *OURS) else (0,),
+        ),
+        "generated": Setting(
+            about="as short, but every training digit has one pose in all epochs, as the paper's generated sets",
+            plan=_generated,
+            rows=("fcn", "cnn", "st_cnn", "pr_cnn", "pr_cnn_fine"),
+            seeds=lambda row: (0, 1, 2),
         ),
         "paper": Setting(
             about="as the paper: SGD 0.9, batch 256, 150,000 steps, learning rate 0.01 divided by 10 every 50,000",

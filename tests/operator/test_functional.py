@@ -155,6 +155,44 @@ def test_joint_ranking_moves_all_channels_together(form):
     assert z[0, :, 0, 1].tolist() == [2.0, 0.0, 0.0]
 
 
+BIG = 2.0**24  # plus 1 is rounded back to itself in float32, plus 2 is not
+
+
+@pytest.mark.parametrize(
+    ("energies", "moves"),
+    [
+        ([BIG, 1, 0, 1], True),  # by halving: (BIG + 0) + (1 + 1)
+        ([BIG, 0, 1, 1], False),  # (BIG + 1) + (0 + 1)
+        ([BIG, 1, 1], False),  # (BIG + 1) + 1
+        ([1, 1, BIG], True),  # (1 + 1) + BIG
+        ([BIG, 1, 0, 1, 0], True),  # ((BIG + 0) + (1 + 1)) + 0
+        ([BIG, 0, 0, 1, 1], False),  # ((BIG + 0) + (0 + 1)) + 1
+        ([1, 1, 0, 0, BIG], True),  # ((1 + 0) + (1 + 0)) + BIG
+    ],
+)
+def test_the_order_of_summation_over_channels(form, energies, moves):
+    x = torch.zeros(1, len(energies), 2, 2)
+    x[0, energies.index(BIG), 0, 0] = BIG  # the first patch stays first unless the last has more energy
+    x[0, :, 1, 1] = torch.tensor(energies)
+    _, order = patch_reorder(x, energy="l1", per_channel=False, return_order=True)
+    assert order.flatten().tolist() == ([3, 0, 1, 2] if moves else [0, 3, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("patch", "moves"),
+    [
+        ([[BIG, 1], [0, 1]], True),  # down the columns first: (BIG + 0) + (1 + 1)
+        ([[BIG, 0], [1, 1]], False),  # (BIG + 1) + (0 + 1)
+        ([[1, BIG], [1, 0]], True),  # (1 + 1) + (BIG + 0)
+    ],
+)
+def test_the_order_of_summation_in_a_patch(form, patch, moves):
+    x = torch.zeros(1, 1, 4, 4)
+    x[0, 0, 0, 0], x[0, 0, 2:, 2:] = BIG, torch.tensor(patch)
+    _, order = patch_reorder(x, energy="l1", return_order=True)
+    assert order.flatten().tolist() == ([3, 0, 1, 2] if moves else [0, 3, 1, 2])
+
+
 @pytest.mark.parametrize("options", [{}, {"levels": 2}, {"grid": "pixels"}, {"grid": 3, "per_channel": False}])
 def test_invariance_to_the_order_of_the_coarsest_patches(form, options):
     """The patches of the coarsest level are permuted; their energies differ."""

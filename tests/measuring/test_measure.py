@@ -14,7 +14,7 @@ from tests.measurable import DotDetector, Dots, Noise, X
 
 def test_neurons_that_see_a_position_and_an_invariant_neuron():
     network = DotDetector(invariant=False)
-    found = measure(network, Dots(), transforms=X, layers=["pixels", "brightness"], max_neurons=None, batch=64)
+    found = measure(network, Dots(), transforms=X, layers=["pixels", "brightness"], batch=64)
     assert list(found.layers) == ["image", "pixels", "brightness"]
     score = {name: layer.invariance.get("x") for name, layer in found.layers.items()}
     assert score["image"] is None
@@ -106,7 +106,6 @@ def test_uncovered_pixels_show_the_fill():
         ({"transforms": {"a": {"one": Pose(9.0)}, "b": {"one": Pose(8.0)}}}, r"pose \('one'\) of transform 'b' .* ren"),
         ({"batch": 0}, r"batch \(0\) must be 1 or more"),
         ({"classes": 12}, r"the network has 10 outputs, but the labels have 12 classes: .*--no-labels"),
-        ({"order": True}, "order stability needs a reordering layer, and the network has none"),
     ],
 )
 def test_errors(change, message):

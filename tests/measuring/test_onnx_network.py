@@ -56,7 +56,6 @@ def test_onnx_equals_torch(exported):
         assert torch.equal(found.predictions, wanted.predictions)
         assert list(found.layers) == list(wanted.layers) == ["image", "relu1", "relu2", "classifier"]
         for own, other in zip(found.layers.values(), wanted.layers.values(), strict=True):
-            assert own.shape == other.shape
             for pose, similarity in own.similarity.items():
                 assert similarity.mean == pytest.approx(other.similarity[pose].mean, abs=1e-4)
         score, other = (one.layers["relu2"].invariance["rotate"].score for one in (found, wanted))
@@ -106,7 +105,10 @@ def test_an_exported_reordering_network(tmp_path):
     wanted = measure(network, data, transforms=X, layers=["relu1", "relu3", "classifier"])
     found = measure(open_network(str(tmp_path / "pr_cnn.onnx")).network, data, transforms=X)
     assert torch.equal(found.predictions, wanted.predictions)
-    assert [layer.shape for layer in found.layers.values()] == [layer.shape for layer in wanted.layers.values()]
+    neurons = [
+        [len(layer.invariance["x"].scores) for layer in list(own.layers.values())[1:]] for own in (found, wanted)
+    ]
+    assert neurons[0] == neurons[1]
 
 
 def test_errors(exported, tmp_path):
@@ -114,8 +116,6 @@ def test_errors(exported, tmp_path):
     with pytest.raises(ValueError, match=r"weights \(.*any\.onnx\) cannot be loaded into .*any\.onnx"):
         open_network(str(file), weights=file)
     network, digits = open_network(str(file)).network, generate_digits("mnist", count=4)
-    with pytest.raises(ValueError, match="order stability needs a reordering layer"):
-        measure(network, digits, transforms=X, order=True)
     with pytest.raises(ValueError, match=r"layer \('conv9'\) is no output in the graph of .*any\.onnx: .* relu1, "):
         measure(network, digits, transforms=X, layers=["conv9"])
     with pytest.raises(ValueError, match=r"any\.onnx cannot take images of 1x12x12: .*give images of the size"):

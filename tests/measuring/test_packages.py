@@ -6,22 +6,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from patchreorder.measuring import packages
+from patchreorder.data.images import MEAN
 from patchreorder.measuring.activations import record_activations
 from patchreorder.measuring.networks import open_network
-from patchreorder.models import alexnet
+from patchreorder.models.normalise import STD
 from tests import vision
 
 
 def test_networks_of_packages_are_normalised_and_keep_their_layer_names(monkeypatch, tmp_path):
     torchvision = vision.torchvision()
-    monkeypatch.setattr(packages, "_import_package", lambda package: torchvision)
+    monkeypatch.setitem(sys.modules, "torchvision", torchvision)
     plain = torchvision.models.squeezenet1_1().eval()
     torch.save(plain.state_dict(), tmp_path / "own.pth")
     opened = open_network("torchvision:squeezenet1_1", weights=tmp_path / "own.pth")
     assert (opened.side, opened.crop, opened.weights) == (224, 256 / 224, "own.pth")
     images = torch.rand(1, 3, 64, 64)
-    mean, std = (torch.tensor(colour).view(3, 1, 1) for colour in (alexnet.MEAN, alexnet.STD))
+    mean, std = (torch.tensor(colour).view(3, 1, 1) for colour in (MEAN, STD))
     with torch.inference_mode():
         torch.testing.assert_close(opened.network(images), plain((images - mean) / std))
     with record_activations(opened.network, images) as recorder:

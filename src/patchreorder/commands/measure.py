@@ -155,7 +155,7 @@ def measure(
                 layers=layers or None,
                 invariance="invariance" in wanted,
                 similarity="similarity" in wanted,
-                order=None if "order" in wanted else False,
+                order="order" in wanted,
                 fill=found.fill,
                 seed=seed,
                 classes=len(found.classes) or None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -30,16 +31,10 @@ class Activations(NamedTuple):
 
 @dataclass(frozen=True)
 class Recorder:
-    """Runs a network and returns its `Activations`.
+    """Runs a network and returns its `Activations`."""
 
-    Args:
-        layers: names of the recorded layers, in the order in which the network calls them.
-        reorders: the network's `PatchReorder` layers by name.
-        run: computes the activations of a batch of images.
-    """
-
-    layers: Sequence[str]
-    reorders: Mapping[str, PatchReorder]
+    layers: Sequence[str]  # names of the recorded layers, in the order in which the network calls them
+    reorders: Mapping[str, PatchReorder]  # the network's `PatchReorder` layers by name
     run: Callable[[Tensor], Activations]
 
     def __call__(self, images: Tensor) -> Activations:
@@ -73,23 +68,14 @@ def record_activations(model: nn.Module, images: Tensor, layers: Sequence[str] |
         ValueError: a layer is unknown, is not called, or does not return a tensor with one row per image; or the model
             rejects the images, or returns something other than logits.
     """
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    handles: list[Any] = []
     outputs: dict[str, Tensor] = {}
     inputs: dict[str, Tensor] = {}
 
-    def save_output(name: str, *, copy: bool) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
-            outputs[name] = output.clone() if copy else output
+    def save_output(name: str, copy: bool, module: nn.Module, args: Any, output: Tensor) -> None:
+        outputs[name] = output.clone() if copy else output
 
-        return hook
-
-    def save_input(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            inputs[name] = args[0]
-
-        return hook
+    def save_input(name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+        inputs[name] = args[0]
 
     def run(images: Tensor) -> Activations:
         logits = model(images)
@@ -99,21 +85,19 @@ def record_activations(model: nn.Module, images: Tensor, layers: Sequence[str] |
         inputs.clear()
         return Activations(logits, found, reordered)
 
-    try:
+    with ExitStack() as stack:
+        for module in model.modules():
+            stack.callback(setattr, module, "training", module.training)
+        model.eval()
         calls = _calls(model, images)
         chosen = default_layers(list(calls.values())) if layers is None else _check_names(model, calls, layers)
         reorders = {call.name: call.layer for call in calls.values() if isinstance(call.layer, PatchReorder)}
         for name, layer, _, overwritten, _ in calls.values():
             if name in chosen:
-                handles.append(layer.register_forward_hook(save_output(name, copy=overwritten)))
+                stack.enter_context(layer.register_forward_hook(partial(save_output, name, overwritten)))
             if isinstance(layer, Layer):
-                handles.append(layer.register_forward_pre_hook(save_input(name)))
+                stack.enter_context(layer.register_forward_pre_hook(partial(save_input, name)))
         yield Recorder(chosen, reorders, run)
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, mode in modes.items():
-            module.training = mode
 
 
 def default_layers(calls: Sequence[LayerCall]) -> list[str]:
@@ -174,34 +158,36 @@ def check_logits(logits: Any, images: Tensor) -> None:
     )
 
 
+def unfit(network: str, images: Tensor, error: Exception) -> ValueError:
+    """The error for images that a network rejects."""
+    return ValueError(
+        f"{network} cannot take images of {'x'.join(map(str, images.shape[1:]))}: "
+        f"{' '.join(str(error).split())[:240]}: give images of the size and channels it was made for"
+    )
+
+
 def _calls(model: nn.Module, images: Tensor) -> dict[str, LayerCall]:
     """The last call of every layer, in call order, from one forward pass."""
     found: dict[str, tuple[nn.Module, Any, int]] = {}
 
-    def note(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            found.pop(name, None)
-            found[name] = module, output, output._version if isinstance(output, Tensor) else 0
+    def note(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        found.pop(name, None)
+        found[name] = module, output, output._version if isinstance(output, Tensor) else 0
 
-        return hook
-
-    handles = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
-    try:
-        with torch.inference_mode(False), torch.no_grad():  # tensors of inference mode have no version counter
-            logits = model(images.clone())
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ValueError(
-            f"the network cannot take images of {'x'.join(map(str, images.shape[1:]))}: "
-            f"{' '.join(str(error).split())[:240]}: give images of the size and channels it was made for"
-        ) from error
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if name:
+                stack.enter_context(module.register_forward_hook(partial(note, name)))
+        try:
+            with torch.inference_mode(False), torch.no_grad():  # tensors of inference mode have no version counter
+                logits = model(images.clone())
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise unfit("the network", images, error) from error
     check_logits(logits, images)
     calls = {}
     for name, (module, output, version) in found.items():
         per_image = isinstance(output, Tensor) and output.is_floating_point() and output.dim() > 1
-        per_image = per_image and len(output) == len(images) and math.prod(output.shape) > 0
+        per_image = per_image and len(output) == len(images) and output.numel() > 0
         overwritten = isinstance(output, Tensor) and output._version != version
         calls[name] = LayerCall(name, module, per_image, overwritten, output.shape if per_image else ())
     return calls

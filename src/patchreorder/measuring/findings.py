@@ -62,14 +62,9 @@ def measurements(scores: NetworkScores, model: str) -> Iterator[Measurement]:
 def unstable_images(
     scores: NetworkScores, model: str, images: ImageSet, count: int, *, classes: Sequence[str] = ()
 ) -> list[UnstableImage]:
-    """The least stable images of a network, each in the nearest poses that change its prediction.
+    """At most `count` of the least stable images, each in the nearest poses that change its prediction.
 
-    Args:
-        scores: of the network.
-        model: name of the network.
-        images: what it was measured on.
-        count: of images, at most.
-        classes: names of the network's outputs; those of the images by default.
+    `classes` are the names of the network's outputs, by default those of the images.
     """
     names = classes or images.classes
 
@@ -82,11 +77,10 @@ def unstable_images(
         own = [name for name, other in zip(scores.poses, changed[index].tolist(), strict=True) if other]
         nearest: dict[tuple[int, ...], str] = {}  # by direction
         for name in sorted(own, key=lambda name: _size(scores.poses[name])):
-            nearest.setdefault(_direction(scores.poses[name]), name)
+            nearest.setdefault(tuple((value > 0) - (value < 0) for value in scores.poses[name]), name)
         shown = [AS_IT_IS, *list(nearest.values())[:MAX_VIEWS]]
-        copies, _ = posed_batches(
-            images.data, torch.tensor([index]), [scores.poses[name] for name in shown], fill=images.fill
-        )
+        poses = [scores.poses[name] for name in shown]
+        copies, _ = posed_batches(images.data, torch.tensor([index]), poses, fill=images.fill)
         views = [
             PosedView(name, class_name(int(scores.predictions_in(name)[index])), _png(copy[0]))
             for name, copy in zip(shown, copies, strict=True)
@@ -107,10 +101,6 @@ def _indices(mask: Tensor) -> list[int]:
 
 def _size(pose: Pose) -> float:
     return max(abs(pose.degrees) / 90, abs(pose.down), abs(pose.right))
-
-
-def _direction(pose: Pose) -> tuple[int, ...]:
-    return tuple((value > 0) - (value < 0) for value in pose)
 
 
 def _png(image: Tensor) -> bytes:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from patchreorder.data import datasets, folders
 from patchreorder.data.datasets import LabelledImages
-from patchreorder.data.folders import Listing
 from patchreorder.data.images import MEAN
 from patchreorder.data.photos import Photos
 from patchreorder.data.poses import Pose, apply_pose
@@ -40,14 +39,10 @@ def posed_batches(
     fill: Sequence[float] | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[Iterator[Tensor], Tensor]:
-    """Images of a data set in each of the poses, as a network takes them, and their labels (b,).
+    """The images (b,) of a data set in each of the poses, (b, c, h, w) in [0, 1], and their labels (b,).
 
-    Args:
-        data: a `PosedDataset`, or any other, whose images are posed as they are in its batches.
-        indices: (b,), which images.
-        poses: in the order of the iterator, which gives (b, c, h, w) in [0, 1] for each.
-        fill: colour of uncovered pixels, one number per channel; black by default. A `PosedDataset` has its own.
-        device: of the images.
+    `fill` is the colour of uncovered pixels, black by default. A `PosedDataset` poses its own images, with its own
+    colour; images of other data sets are posed as they are in batches.
     """
     device = torch.device(device)
     if isinstance(data, PosedDataset):
@@ -61,7 +56,7 @@ def posed_batches(
 
 @dataclass(frozen=True)
 class GreyPhotos:
-    """Photographs in grey."""
+    """Photographs in grey, (b, 1, size, size) in [0, 1]; uncovered pixels are black."""
 
     photos: Photos
 
@@ -69,12 +64,10 @@ class GreyPhotos:
         return len(self.photos)
 
     def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
-        """Images (b, 1, size, size) in [0, 1] and labels (b,)."""
         images, labels = self.photos.batch(indices, epoch=epoch)
         return _grey(images), labels
 
     def posed_batches(self, indices: Tensor, poses: Iterable[Pose]) -> tuple[Iterator[Tensor], Tensor]:
-        """Images (b, 1, size, size) in [0, 1] for each of the poses, with black uncovered pixels, and labels (b,)."""
         images, labels = self.photos.posed_batches(indices, poses, fill=(0, 0, 0))
         return map(_grey, images), labels
 
@@ -86,23 +79,14 @@ def _grey(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images in the order in which they are measured.
+    """Images in the order in which they are measured."""
 
-    Args:
-        title: the name of the data set or folder.
-        data: the images; labels are -1 if unknown.
-        names: of the images.
-        classes: names of the classes; empty if labels are unknown.
-        fill: colour of uncovered pixels; None for black, and for photographs, which have their own.
-        bad: the files that are left out, and why.
-    """
-
-    title: str
-    data: LabelledImages | Photos | GreyPhotos
-    names: Sequence[str]
-    classes: list[str]
-    fill: tuple[float, ...] | None = None
-    bad: Sequence[str] = ()
+    title: str  # the name of the data set or folder
+    data: LabelledImages | Photos | GreyPhotos  # labels are -1 if unknown
+    names: Sequence[str]  # of the images
+    classes: list[str]  # empty if labels are unknown
+    fill: tuple[float, ...] | None = None  # of uncovered pixels; None for black, and for photographs, with their own
+    bad: Sequence[str] = ()  # the files that are left out, and why
 
     def __len__(self) -> int:
         return len(self.data)
@@ -110,7 +94,7 @@ class ImageSet:
 
 def is_dataset(images: str) -> bool:
     """Whether this is the name of a data set."""
-    return images in DIGITS or images in COLOURED
+    return images in (*DIGITS, *COLOURED)
 
 
 def open_dataset(
@@ -157,7 +141,17 @@ def open_folder(
     """
     if channels not in (1, 3):
         raise ValueError(f"channels ({channels}) must be 1 (grey) or 3 (RGB) to measure on a folder of images")
-    listing = _listing(root, classes, labels)
+    if not root.is_dir():
+        names = ", ".join((*DIGITS, *COLOURED))
+        raise ValueError(f"images ({root}) must be a folder of images, or one of {names}")
+    title = str(root)
+    if (root / "val").is_dir() and (root / "train").is_dir():
+        classes = folders.class_names(root / "train") if classes is None else classes
+        root = root / "val"
+    if labels and folders.class_names(root) and not folders.has_images(root):
+        listing = folders.list_images(root, classes=classes)
+    else:
+        listing = folders.list_unlabelled(root)
     chosen = torch.arange(len(listing))
     if 0 < count < len(listing):
         chosen = chosen[torch.linspace(0, len(listing) - 1, count).round().long()]
@@ -167,20 +161,8 @@ def open_folder(
         raise ValueError(f"{bad[0][1]} ({len(bad)} such files in all): remove them, or leave out --strict")
     photos = photos.without(index for index, _ in bad)
     if not len(photos):
-        raise ValueError(f"{root}: none of {len(bad)} images can be read; the first: {bad[0][1]}")
+        raise ValueError(f"{title}: none of {len(bad)} images can be read; the first: {bad[0][1]}")
     data = GreyPhotos(photos) if channels == 1 else photos
     known = bool((listing.labels >= 0).all())
     reasons = [reason for _, reason in bad]
-    return ImageSet(str(root), data, photos.names, listing.classes if known else [], bad=reasons)
-
-
-def _listing(root: Path, classes: Sequence[str] | None, labels: bool) -> Listing:
-    if not root.is_dir():
-        known = ", ".join((*DIGITS, *COLOURED))
-        raise ValueError(f"images ({root}) must be a folder of images, or one of {known}")
-    if (root / "val").is_dir() and (root / "train").is_dir():
-        classes = folders.class_names(root / "train") if classes is None else classes
-        root = root / "val"
-    if labels and folders.class_names(root) and not folders.has_images(root):
-        return folders.list_images(root, classes=classes)
-    return folders.list_unlabelled(root)
+    return ImageSet(title, data, photos.names, listing.classes if known else [], bad=reasons)

@@ -6,11 +6,12 @@ score. Memory does not grow with the number of images, except for one prediction
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +19,12 @@ from torch import Tensor, nn
 from patchreorder.data.poses import AS_IT_IS, UPRIGHT, Pose
 from patchreorder.engine.batches import Dataset
 from patchreorder.metrics.consistency import consistency
-from patchreorder.metrics.invariance import Firing, FiringThresholds, Invariance, LocalFiring
+from patchreorder.metrics.invariance import FiringThresholds, Invariance, LocalFiring
 from patchreorder.metrics.order import OrderStability, Stability
 from patchreorder.metrics.rate import Rate, rate
 from patchreorder.metrics.similarity import Features, FeatureSimilarity, Similarity
 
-from .activations import Activations, Recorder, check_logits, record_activations
+from .activations import Activations, Recorder, record_activations
 from .image_set import posed_batches
 from .onnx_network import OnnxNetwork
 
@@ -38,45 +39,25 @@ Transforms = Mapping[str, Mapping[str, Pose]]  # poses by name, by the name of t
 
 @dataclass(frozen=True)
 class LayerScores:
-    """The scores of one layer.
+    """The scores of one layer."""
 
-    Args:
-        shape: of its output for one image.
-        invariance: by transform; empty for the input image, or if not requested.
-        similarity: between the features of the unposed image and of each other pose.
-    """
-
-    shape: tuple[int, ...]
-    invariance: dict[str, Invariance]
-    similarity: dict[str, Similarity]
+    invariance: dict[str, Invariance]  # by transform; empty for the input image, or if not requested
+    similarity: dict[str, Similarity]  # between the features of the unposed image and of each other pose
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkScores:
-    """The result of one run of `measure`.
-
-    Args:
-        images: how many.
-        classes: how many logits the network returns.
-        transforms: the names of the poses of each transform.
-        poses: by name.
-        predictions: (poses, images), int32: the class of the largest logit. All rates derive from these.
-        labels: (images,), or None if unknown.
-        layers: the input image first, then the layers in the order of the network.
-        order_stability: by reordering layer and small pose.
-        forwards: how many images passed through the network.
-        seconds, cpu_seconds: of the run.
-    """
+    """The result of one run of `measure`."""
 
     images: int
-    classes: int
-    transforms: dict[str, list[str]]
+    classes: int  # logits of the network
+    transforms: dict[str, list[str]]  # the names of their poses
     poses: dict[str, Pose]
-    predictions: Tensor
-    labels: Tensor | None
-    layers: dict[str, LayerScores]
-    order_stability: dict[str, dict[str, Stability]]
-    forwards: int
+    predictions: Tensor  # (poses, images), int32: the class of the largest logit. All rates derive from these
+    labels: Tensor | None  # (images,), or None if unknown
+    layers: dict[str, LayerScores]  # the input image first, then the layers in the order of the network
+    order_stability: dict[str, dict[str, Stability]]  # by reordering layer and small pose
+    forwards: int  # how many images passed through the network
     seconds: float
     cpu_seconds: float
 
@@ -85,18 +66,14 @@ class NetworkScores:
         return self.predictions[list(self.poses).index(pose)]
 
     def error(self, pose: str) -> Rate:
-        """Wrong predictions in a pose, in percent, with Wilson's interval.
-
-        Raises:
-            ValueError: the images have no labels.
-        """
+        """Wrong predictions in a pose, in percent, with Wilson's interval; raises ValueError without labels."""
         if self.labels is None:
             raise ValueError("the images have no labels, so there is no error: see `agreement`")
-        return _rate(self.predictions_in(pose) != self.labels)
+        return rate(int((self.predictions_in(pose) != self.labels).sum()), self.images)
 
     def agreement(self, pose: str) -> Rate:
         """Predictions in a pose that equal those for the unposed images, right or wrong, in percent."""
-        return _rate(self.predictions_in(pose) == self.predictions_in(AS_IT_IS))
+        return rate(int((self.predictions_in(pose) == self.predictions_in(AS_IT_IS)).sum()), self.images)
 
     def consistency(self, transform: str) -> Rate:
         """Pairs of poses with equal predictions, over all pairs of a transform; see `metrics.consistency`."""
@@ -116,7 +93,7 @@ class NetworkScores:
 
 def forward_passes(images: int, transforms: Transforms, *, invariance: bool = True) -> int:
     """How many images pass through the network in `measure`: the total of what its `report` receives."""
-    return images * (len(_all_poses(transforms).poses) + invariance)
+    return images * (len(_all_poses(transforms)) + invariance)
 
 
 def measure(
@@ -127,8 +104,7 @@ def measure(
     layers: Sequence[str] | None = None,
     invariance: bool = True,
     similarity: bool = True,
-    order: bool | None = None,
-    max_neurons: int | None = MAX_NEURONS,
+    order: bool = True,
     fill: Sequence[float] | None = None,
     batch: int | None = None,
     seed: int = 0,
@@ -146,11 +122,10 @@ def measure(
         layers: names as in `named_modules`; None for `activations.default_layers`, [] for none.
         invariance: the invariance score of each layer and transform, which takes another pass over unposed images.
         similarity: of features, for each layer and pose, over about `SAMPLE` evenly spaced images.
-        order: the stability of each reordering layer in the smallest poses, over the same images; None if there are
-            such layers.
-        max_neurons: of a layer for the invariance score, drawn by `seed`; None for all.
+        order: the stability of each reordering layer, if there are any, in the smallest poses, over the same images.
         fill: colour of uncovered pixels, one number per channel; black by default.
         batch: images per batch; by default as many as `BATCH_BYTES` allows.
+        seed: of the `MAX_NEURONS` neurons that are drawn from larger layers for the invariance score.
         classes: of the labels; raises if the network has another number of outputs.
         report: receives how many more images passed through the network, out of `forward_passes(...)`.
 
@@ -169,18 +144,16 @@ def measure(
     if not len(data):
         raise ValueError("there are no images to measure")
     poses = _all_poses(transforms)
-    device = _device(network)
+    weight = next(network.parameters(), None) if isinstance(network, nn.Module) else None
+    device = torch.device("cpu") if weight is None else weight.device
     indices = torch.arange(len(data))
     first = next(posed_batches(data, indices[:2], [UPRIGHT], device=device)[0])
-    recording = (
-        record_activations(network, first, layers)
-        if isinstance(network, nn.Module)
-        else network.record_activations(first, layers)
-    )
+    if isinstance(network, nn.Module):
+        recording = record_activations(network, first, layers)
+    else:
+        recording = network.record_activations(first, layers)
     begun, cpu_begun = time.perf_counter(), time.process_time()
     with recording as recorder, torch.inference_mode():
-        if order and not recorder.reorders:
-            raise ValueError("order stability needs a reordering layer, and the network has none: leave order out")
         activations = recorder(first)
         outputs = activations.logits.shape[1]
         if classes is not None and outputs != classes:
@@ -188,172 +161,135 @@ def measure(
                 f"the network has {outputs} outputs, but the labels have {classes} classes: measure it on images "
                 "of its own classes, or without labels (--no-labels)"
             )
-        batch = batch or _batch_size(first, activations)
-        thresholds: dict[str, FiringThresholds] = {}
-        if invariance and recorder.layers:
-            thresholds = {
-                name: FiringThresholds(images=len(data), most=max_neurons, seed=seed) for name in recorder.layers
-            }
-            for part in indices.split(batch):
-                (images,), _ = posed_batches(data, part, [UPRIGHT], device=device)
-                activations = recorder(images)
-                for name, threshold in thresholds.items():
-                    threshold.update(activations.layers[name])
-                report(len(images))
-        scores = _Scores(poses, recorder, thresholds, images=len(data), similarity=similarity, order=order)
+        if batch is None:
+            size = sum(tensor.nbytes for tensor in (first, *activations.layers.values())) / len(first)
+            batch = max(1, min(MAX_BATCH, int(BATCH_BYTES / size)))
+        chosen = recorder.layers if invariance else ()
+        thresholds = {name: FiringThresholds(images=len(data), most=MAX_NEURONS, seed=seed) for name in chosen}
+        for part in indices.split(batch) if thresholds else ():
+            (images,), _ = posed_batches(data, part, [UPRIGHT], device=device)
+            activations = recorder(images)
+            for name, threshold in thresholds.items():
+                threshold.update(activations.layers[name])
+            report(len(images))
+        scores = _Scores(transforms, recorder, thresholds, images=len(data), similarity=similarity, order=order)
         for part in indices.split(batch):
-            copies, labels = posed_batches(data, part, poses.poses.values(), fill=fill, device=device)
-            unposed: _Unposed | None = None
-            for name, images in zip(poses.poses, copies, strict=True):
+            copies, labels = posed_batches(data, part, poses.values(), fill=fill, device=device)
+            for name, images in zip(poses, copies, strict=True):
                 activations = recorder(images)
-                if unposed is None:
-                    unposed = scores.start_batch(part, images, labels, activations)
-                scores.update(name, unposed, images, activations)
+                if name == AS_IT_IS:
+                    scores.start_batch(part, images, labels, activations)
+                scores.update(name, images, activations)
                 report(len(images))
         return scores.result(
+            classes=outputs,
             forwards=forward_passes(len(data), transforms, invariance=bool(thresholds)),
             seconds=time.perf_counter() - begun,
             cpu_seconds=time.process_time() - cpu_begun,
         )
 
 
-class _AllPoses(NamedTuple):
-    """The poses of all transforms, each once."""
-
-    poses: dict[str, Pose]  # the unposed image first
-    transforms: dict[str, list[str]]  # the names of their poses
-    small: list[str]  # the smallest poses of each transform, other than upright
-
-
-def _all_poses(transforms: Transforms) -> _AllPoses:
+def _all_poses(transforms: Transforms) -> dict[str, Pose]:
+    """The poses of all transforms, each once, the unposed image first."""
     if not transforms or not all(transforms.values()):
         raise ValueError(f"transforms ({', '.join(transforms) or 'none'}) must be one or more, with poses in each")
     poses = {AS_IT_IS: UPRIGHT}
-    small: dict[str, None] = {}
     for transform, own in transforms.items():
         for name, pose in own.items():
             if poses.setdefault(name, pose) != pose:
                 raise ValueError(
                     f"pose ({name!r}) of transform {transform!r} is {pose}, but {poses[name]} in another: rename it"
                 )
-        sizes = {name: max(abs(pose.degrees) / 360, abs(pose.down), abs(pose.right)) for name, pose in own.items()}
-        least = min((size for size in sizes.values() if size), default=0)
-        small |= dict.fromkeys(name for name, size in sizes.items() if size and size <= least * 1.001)
-    return _AllPoses(poses, {transform: list(own) for transform, own in transforms.items()}, list(small))
+    return poses
 
 
-class _Unposed(NamedTuple):
-    """What the posed copies of a batch are compared with."""
-
-    part: Tensor  # indices of the images
-    firing: dict[tuple[str, str], Firing]  # by layer and transform
-    features: list[tuple[slice, dict[str, Features]]]  # by layer, of the images in the sample
-    reorder_inputs: list[tuple[slice, dict[str, Tensor]]]  # by layer, of the images in the sample
+def _smallest(poses: Mapping[str, Pose]) -> list[str]:
+    """The smallest poses other than upright."""
+    sizes = {name: max(abs(pose.degrees) / 360, abs(pose.down), abs(pose.right)) for name, pose in poses.items()}
+    least = min(filter(None, sizes.values()), default=0)
+    return [name for name, size in sizes.items() if 0 < size <= least * 1.001]
 
 
 class _Scores:
-    """All scores of a run, updated with one pose of one batch at a time."""
+    """All scores of a run, updated with one pose of one batch at a time, the unposed images first."""
 
     def __init__(
         self,
-        poses: _AllPoses,
+        transforms: Transforms,
         recorder: Recorder,
         thresholds: Mapping[str, FiringThresholds],
         *,
         images: int,
         similarity: bool,
-        order: bool | None,
+        order: bool,
     ) -> None:
-        self.poses, self.layers = poses, list(recorder.layers)
-        others = [name for name, pose in poses.poses.items() if pose != UPRIGHT]
-        self.invariance = {
-            (layer, transform): LocalFiring(found)
-            for layer, found in ((layer, threshold.result()) for layer, threshold in thresholds.items())
-            for transform in poses.transforms
-        }
-        self.similarity = {
-            (layer, pose): FeatureSimilarity()
-            for layer in ([IMAGE, *self.layers] if similarity else [])
-            for pose in others
-        }
+        self.transforms, self.poses = transforms, _all_poses(transforms)
+        others = [name for name, pose in self.poses.items() if pose != UPRIGHT]
+        small = dict.fromkeys(name for own in transforms.values() for name in _smallest(own))
+        found = {layer: threshold.result() for layer, threshold in thresholds.items()}
+        self.layers = [IMAGE, *recorder.layers]
+        self.invariance = {layer: {by: LocalFiring(own) for by in transforms} for layer, own in found.items()}
+        self.similarity = {layer: {pose: FeatureSimilarity() for pose in others if similarity} for layer in self.layers}
         self.order = {
-            (layer, pose): OrderStability(module)
-            for layer, module in (() if order is False else recorder.reorders.items())
-            for pose in poses.small
+            layer: {pose: OrderStability(module) for pose in small}
+            for layer, module in recorder.reorders.items()
+            if order
         }
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.predictions = torch.zeros(len(poses.poses), images, dtype=torch.int32)
+        self.predictions = torch.zeros(len(self.poses), images, dtype=torch.int32)
         self.labels = torch.zeros(images, dtype=torch.int64)
-        self.classes = 0
 
-    def start_batch(self, part: Tensor, images: Tensor, labels: Tensor, activations: Activations) -> _Unposed:
+    def start_batch(self, part: Tensor, images: Tensor, labels: Tensor, activations: Activations) -> None:
         """Keep what the poses of a batch are compared with."""
+        self.part = part
         self.labels[part] = labels
-        self.classes = activations.logits.shape[1]
-        features = {IMAGE: images, **activations.layers}
-        self.shapes = {name: tuple(values.shape[1:]) for name, values in features.items()}
-        firing: dict[tuple[str, str], Firing] = {}
-        for layer in {layer for layer, _ in self.invariance}:
-            pairs: Firing | None = None
-            for transform in self.poses.transforms:
-                local = self.invariance[layer, transform]
-                # The pairs are the same for all transforms, but each counts its own copies.
-                if pairs is None:
-                    pairs = local.firing(activations.layers[layer])
-                else:
-                    pairs = Firing(pairs.image, pairs.neuron, pairs.images, local.thresholds)
-                firing[layer, transform] = pairs
-        runs = _sampled(part, len(self.labels))
-        return _Unposed(
-            part,
-            firing,
-            [(run, {name: Features.of(features[name][run]) for name in features}) for run in runs if self.similarity],
-            [(run, {name: x[run] for name, x in activations.reorder_inputs.items()}) for run in runs if self.order],
-        )
+        self.firing = {}
+        for layer, by_transform in self.invariance.items():
+            pairs = next(iter(by_transform.values())).firing(activations.layers[layer])
+            self.firing[layer] = {transform: copy.copy(pairs) for transform in by_transform}  # each counts its own
+        unposed = {IMAGE: images, **activations.layers}
+        self.features = [
+            (run, {layer: Features.of(unposed[layer][run]) for layer, own in self.similarity.items() if own})
+            for run in _sampled(part, len(self.labels))
+        ]
+        self.reorder_inputs = activations.reorder_inputs
 
-    def update(self, pose: str, unposed: _Unposed, copies: Tensor, activations: Activations) -> None:
-        """Take a batch in one pose."""
-        check_logits(activations.logits, copies)
+    def update(self, pose: str, copies: Tensor, activations: Activations) -> None:
+        """Take the batch in one pose."""
         if bool(activations.logits.isnan().any()):
             raise ValueError(f"the network returns NaN for images in the pose {pose!r}: its weights are not finite")
-        index = list(self.poses.poses).index(pose)
-        self.predictions[index, unposed.part] = activations.logits.argmax(1).int().cpu()
-        for layer in self.layers:
-            for transform, names in self.poses.transforms.items():
-                if self.invariance and pose in names:
-                    firing = unposed.firing[layer, transform]
-                    self.invariance[layer, transform].update(firing, activations.layers[layer])
-        for run, features in unposed.features:
+        self.predictions[list(self.poses).index(pose), self.part] = activations.logits.argmax(1).int().cpu()
+        for layer, by_transform in self.invariance.items():
+            for transform, local in by_transform.items():
+                if pose in self.transforms[transform]:
+                    local.update(self.firing[layer][transform], activations.layers[layer])
+        for run, features in self.features:
             for layer, own in features.items():
-                if (layer, pose) in self.similarity:
+                if pose in self.similarity[layer]:
                     values = copies if layer == IMAGE else activations.layers[layer]
-                    self.similarity[layer, pose].update(own, values[run])
-        for run, inputs in unposed.reorder_inputs:
-            for layer, maps in inputs.items():
-                if (layer, pose) in self.order:
-                    self.order[layer, pose].update(maps, activations.reorder_inputs[layer][run])
+                    self.similarity[layer][pose].update(own, values[run])
+            for layer, by_pose in self.order.items():
+                if pose in by_pose:
+                    by_pose[pose].update(self.reorder_inputs[layer][run], activations.reorder_inputs[layer][run])
 
-    def result(self, **cost: Any) -> NetworkScores:
+    def result(self, **facts: Any) -> NetworkScores:
         """The scores, after every pose of every batch."""
-        layers = {}
-        for name in [IMAGE, *self.layers]:
-            invariance = {by: found.result() for (layer, by), found in self.invariance.items() if layer == name}
-            similarity = {pose: found.result() for (layer, pose), found in self.similarity.items() if layer == name}
-            layers[name] = LayerScores(self.shapes[name], invariance, similarity)
-        stability: dict[str, dict[str, Stability]] = {}
-        for (layer, pose), found in self.order.items():
-            stability.setdefault(layer, {})[pose] = found.result()
         return NetworkScores(
             images=len(self.labels),
-            classes=self.classes,
-            transforms=self.poses.transforms,
-            poses=self.poses.poses,
+            transforms={transform: list(own) for transform, own in self.transforms.items()},
+            poses=self.poses,
             predictions=self.predictions,
             labels=None if bool((self.labels < 0).any()) else self.labels,
-            layers=layers,
-            order_stability=stability,
-            **cost,
+            layers={
+                layer: LayerScores(_results(self.invariance.get(layer, {})), _results(self.similarity[layer]))
+                for layer in self.layers
+            },
+            order_stability={layer: _results(by_pose) for layer, by_pose in self.order.items()},
+            **facts,
         )
+
+
+def _results(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one.result() for name, one in found.items()}
 
 
 def _sampled(part: Tensor, images: int) -> list[slice]:
@@ -363,18 +299,3 @@ def _sampled(part: Tensor, images: int) -> list[slice]:
     edges = [at for at in range(1, len(chosen)) if chosen[at] != chosen[at - 1]]
     runs = [slice(start, end) for start, end in itertools.pairwise([0, *edges, len(chosen)])]
     return [run for run in runs if chosen[run.start]]
-
-
-def _batch_size(images: Tensor, activations: Activations) -> int:
-    tensors = [images, *activations.layers.values()]
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors) / len(images)
-    return max(1, min(MAX_BATCH, int(BATCH_BYTES / size)))
-
-
-def _device(network: nn.Module | OnnxNetwork) -> torch.device:
-    weight = next(network.parameters(), None) if isinstance(network, nn.Module) else None
-    return torch.device("cpu") if weight is None else weight.device
-
-
-def _rate(hits: Tensor) -> Rate:
-    return rate(int(hits.sum()), len(hits))

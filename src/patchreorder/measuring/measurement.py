@@ -9,30 +9,19 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One number about a network.
+    """One number about a network."""
 
-    Args:
-        model: name of the network.
-        measure: error, agreement, consistency, invariance, similarity or order.
-        value: None if it is undefined.
-        layer, transform, pose: where it was measured; "" if it does not depend on it.
-        low, high: ends of the 95 % interval.
-        n: how many images, neurons or maps it is over.
-        indices: the images with a wrong (error) or a changed (agreement) prediction.
-        details: further numbers of a measure.
-    """
-
-    model: str
-    measure: str
-    value: float | None
-    layer: str = ""
+    model: str  # name of the network
+    measure: str  # error, agreement, consistency, invariance, similarity or order
+    value: float | None  # None if it is undefined
+    layer: str = ""  # where it was measured; "" if it does not depend on it, as for transform and pose
     transform: str = ""
     pose: str = ""
-    low: float | None = None
+    low: float | None = None  # ends of the 95 % interval
     high: float | None = None
-    n: int = 0
-    indices: Sequence[int] = ()
-    details: Mapping[str, Any] = field(default_factory=dict)
+    n: int = 0  # how many images, neurons or maps it is over
+    indices: Sequence[int] = ()  # the images with a wrong (error) or a changed (agreement) prediction
+    details: Mapping[str, Any] = field(default_factory=dict)  # further numbers of a measure
 
 
 class PosedView(NamedTuple):
@@ -44,18 +33,10 @@ class PosedView(NamedTuple):
 
 
 class UnstableImage(NamedTuple):
-    """An image whose prediction changes with the pose.
+    """An image whose prediction changes with the pose."""
 
-    Args:
-        model: name of the network.
-        image: name of the image.
-        label: "" if it is unknown.
-        changed: in how many poses the prediction changes.
-        views: the unposed image, then the nearest poses that change the prediction.
-    """
-
-    model: str
-    image: str
-    label: str
-    changed: int
-    views: Sequence[PosedView]
+    model: str  # name of the network
+    image: str  # name of the image
+    label: str  # "" if it is unknown
+    changed: int  # in how many poses the prediction changes
+    views: Sequence[PosedView]  # the unposed image, then the nearest poses that change the prediction

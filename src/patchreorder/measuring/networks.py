@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,25 +31,15 @@ FORMS = (
 
 @dataclass(frozen=True)
 class OpenedNetwork:
-    """A classifier, and the images that it takes.
+    """A classifier, and the images that it takes."""
 
-    Args:
-        name: as requested.
-        network: maps images in [0, 1] to logits.
-        channels: of the images.
-        side: pixels of the images, None if the network does not say.
-        crop: short side of the scaled photograph over the side of its crop.
-        weights: where the weights come from.
-        classes: names of the outputs, None if unknown.
-    """
-
-    name: str
-    network: nn.Module | OnnxNetwork
-    channels: int
-    side: int | None
-    crop: float
-    weights: str
-    classes: list[str] | None = None
+    name: str  # as requested
+    network: nn.Module | OnnxNetwork  # maps images in [0, 1] to logits
+    channels: int  # of the images
+    side: int | None  # pixels of the images, None if the network does not say
+    crop: float  # short side of the scaled photograph over the side of its crop
+    weights: str  # where they come from
+    classes: list[str] | None = None  # names of the outputs, None if unknown
 
     @property
     def reorders(self) -> bool:
@@ -91,13 +82,14 @@ def open_network(
     options = {what: value for what, value in (("layer", layer), ("place", place)) if value is not None}
     if name.endswith((".onnx", ".safetensors")):
         if options:
-            raise ValueError(
-                f"{', '.join(options)} ({', '.join(options.values())}): {name} holds a whole network, no layer can be "
-                "inserted"
-            )
+            given = f"{', '.join(options)} ({', '.join(options.values())})"
+            raise ValueError(f"{given}: {name} holds a whole network, no layer can be inserted")
         if weights is not None:
             raise ValueError(f"weights ({weights}) cannot be loaded into {name}, which holds its own: leave them out")
-        return _open_onnx(name) if name.endswith(".onnx") else _open_fitted(name)
+        if name.endswith(".onnx"):
+            return _open_onnx(name)
+        model, classes = load_classifier(name)
+        return OpenedNetwork(name, for_inference(model), 3, 224, CROP, "of the file", classes)
     if any(name in family.MODELS for family in FAMILIES.values()):
         opened = _open_ours(name, dataset, weights, options)
     else:
@@ -111,7 +103,11 @@ def open_network(
             names = ", ".join(known for family in FAMILIES.values() for known in family.MODELS)
             raise ValueError(f"model ({name!r}) must be {FORMS}; ours are {names}")
         if layer is not None and place is not None:
-            opened = _insert(opened, layer, place)
+            assert isinstance(opened.network, nn.Module)
+            try:
+                opened = replace(opened, network=for_inference(insert_after(opened.network, place, layer)))
+            except (TypeError, ValueError, KeyError) as error:
+                raise ValueError(f"layer ({layer}) cannot be inserted after {place} of {name}: {error}") from None
     return replace(opened, name=f"{opened.name} ({' at '.join(options.values())})") if options else opened
 
 
@@ -126,11 +122,7 @@ def distinct_names(opened: Sequence[OpenedNetwork]) -> list[OpenedNetwork]:
 
 
 def common_side(opened: Sequence[OpenedNetwork]) -> int | None:
-    """Pixels a side of the images that all networks take, None if none of them says.
-
-    Raises:
-        ValueError: the networks take different images.
-    """
+    """Pixels a side of the images that all networks take, None if none says; raises ValueError if they differ."""
     first = opened[0]
     side = first.side
     for other in opened[1:]:
@@ -143,15 +135,7 @@ def common_side(opened: Sequence[OpenedNetwork]) -> int | None:
     return side
 
 
-def _insert(opened: OpenedNetwork, layer: str, place: str) -> OpenedNetwork:
-    assert isinstance(opened.network, nn.Module)
-    try:
-        return replace(opened, network=for_inference(insert_after(opened.network, place, layer)))
-    except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(f"layer ({layer}) cannot be inserted after {place} of {opened.name}: {error}") from None
-
-
-def _open_ours(name: str, dataset: str | None, weights: Path | None, options: dict[str, str]) -> OpenedNetwork:
+def _open_ours(name: str, dataset: str | None, weights: Path | None, options: dict[str, Any]) -> OpenedNetwork:
     if options and weights is None:
         raise ValueError(
             f"{', '.join(options)} ({', '.join(options.values())}) of {name} needs --weights FILE, trained with it: "
@@ -162,8 +146,7 @@ def _open_ours(name: str, dataset: str | None, weights: Path | None, options: di
     if family is mnist and dataset in mnist.SIZES and dataset != "mnist":  # plain digits have no weights of their own
         made_for = dataset
     size = mnist.SIZES[made_for] if family is mnist else cifar.SIZE if family is cifar else 224
-    keywords: dict[str, Any] = dict(options)
-    model = create_model(name, dataset=made_for, **keywords)
+    model = create_model(name, dataset=made_for, **options)
     if weights is not None:
         load_weights(model, weights, f"{name} for {made_for}")
     else:
@@ -173,11 +156,6 @@ def _open_ours(name: str, dataset: str | None, weights: Path | None, options: di
             raise ValueError(f"{error}: give --weights FILE, or choose one of these") from None
     origin = f"trained on {made_for}" if weights is None else weights.name
     return OpenedNetwork(name, for_inference(model), 1 if family is mnist else 3, size, crop, origin)
-
-
-def _open_fitted(name: str) -> OpenedNetwork:
-    model, classes = load_classifier(name)
-    return OpenedNetwork(name, for_inference(model), 3, 224, CROP, "of the file", classes)
 
 
 def _open_package(package: str, name: str, weights: Path | None) -> OpenedNetwork:
@@ -202,10 +180,16 @@ def _open_onnx(name: str) -> OpenedNetwork:
 
 def _open_function(module: str, function: str, weights: Path | None) -> OpenedNetwork:
     name = f"{module}:{function}"
-    build: Any = _import_module(module)
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
     try:
-        for part in function.split("."):
-            build = getattr(build, part)
+        build: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"model: module {error.name!r} is neither in this folder nor installed") from None
+    finally:
+        sys.path.remove(here)
+    try:
+        build = operator.attrgetter(function)(build)
     except AttributeError as error:
         raise ValueError(f"model ({name}): {error}") from None
     model = build() if callable(build) and not isinstance(build, nn.Module) else build
@@ -216,14 +200,3 @@ def _open_function(module: str, function: str, weights: Path | None) -> OpenedNe
     first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d)), None)
     origin = "set by the function" if weights is None else weights.name
     return OpenedNetwork(name, for_inference(model), first.in_channels if first else 3, None, 1.0, origin)
-
-
-def _import_module(module: str) -> Any:
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise ImportError(f"model: module {error.name!r} is neither in this folder nor installed") from None
-    finally:
-        sys.path.remove(here)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .activations import Activations, Recorder, check_logits, evenly_spaced, on_main_path
+from .activations import Activations, Recorder, check_logits, evenly_spaced, on_main_path, unfit
 
 _WITH_WEIGHTS = {"Conv", "Gemm", "MatMul", "ConvTranspose"}
 # Operators after a layer with weights that count as part of that layer.
@@ -33,7 +33,14 @@ class OnnxNetwork:
     """
 
     def __init__(self, file: Path) -> None:
-        self._onnx, self._runtime = _import_onnx()
+        try:
+            import onnx
+            import onnxruntime
+        except ImportError as error:
+            raise ImportError(
+                f"ONNX files need onnx and onnxruntime ({error}): pip install 'patchreorder[export]'"
+            ) from None
+        self._onnx, self._runtime = onnx, onnxruntime
         file.open("rb").close()  # otherwise a missing file is reported as a damaged one
         try:
             self._model = self._onnx.load(file)
@@ -63,15 +70,14 @@ class OnnxNetwork:
     @contextmanager
     def record_activations(self, images: Tensor, layers: Sequence[str] | None = None) -> Iterator[Recorder]:
         """As `activations.record_activations`; a graph does not say which of its layers are reordering layers."""
-        nodes = [_Node(name, node.op_type) for node in self._model.graph.node for name in node.output if name]
-        known = [node.name for node in nodes]
+        operators = {name: node.op_type for node in self._model.graph.node for name in node.output if name}
         for name in layers or ():
-            if name not in known:
-                shown = ", ".join(_layer_ends(nodes))
+            if name not in operators:
+                shown = ", ".join(_layer_ends(operators))
                 raise ValueError(f"layer ({name!r}) is no output in the graph of {self.file}: choose from {shown}, ...")
         if layers is None:
-            layers = self._default_layers(nodes, images)
-        chosen = [name for name in known if name in layers]
+            layers = self._default_layers(operators, images)
+        chosen = [name for name in operators if name in layers]
         session, outputs = self._session(chosen, images)
         other = next((name for name in chosen if not _is_per_image(outputs[name], images)), None)
         if other is not None:
@@ -83,12 +89,12 @@ class OnnxNetwork:
 
         yield Recorder(chosen, {}, run)
 
-    def _default_layers(self, nodes: Sequence[_Node], images: Tensor) -> list[str]:
-        nodes = [node for node in nodes if node.operator in _WITH_WEIGHTS | _FOLLOWING]
-        _, outputs = self._session([node.name for node in nodes], images)
-        nodes = [node for node in nodes if _is_per_image(outputs[node.name], images)]
-        main = on_main_path([outputs[node.name].shape for node in nodes])
-        return evenly_spaced(_layer_ends([node for node, kept in zip(nodes, main, strict=True) if kept]))
+    def _default_layers(self, operators: Mapping[str, str], images: Tensor) -> list[str]:
+        names = [name for name, operator in operators.items() if operator in _WITH_WEIGHTS | _FOLLOWING]
+        _, outputs = self._session(names, images)
+        names = [name for name in names if _is_per_image(outputs[name], images)]
+        main = on_main_path([outputs[name].shape for name in names])
+        return evenly_spaced(_layer_ends({name: operators[name] for name in itertools.compress(names, main)}))
 
     def _session(self, names: Sequence[str], images: Tensor) -> tuple[Any, dict[str, np.ndarray]]:
         """A session with these outputs, and what it computes for the images."""
@@ -100,15 +106,11 @@ class OnnxNetwork:
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
         try:
-            session = self._runtime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            content, providers = model.SerializeToString(), ["CPUExecutionProvider"]
+            session = self._runtime.InferenceSession(content, options, providers=providers)
             logits, *outputs = self._run(session, [self.logits, *names], images)
         except Exception as error:  # onnxruntime's errors have no common class
-            raise ValueError(
-                f"{self.file} cannot take images of {'x'.join(map(str, images.shape[1:]))}: "
-                f"{' '.join(str(error).split())[:240]}: give images of the size and channels it was made for"
-            ) from None
+            raise unfit(str(self.file), images, error) from None
         check_logits(torch.as_tensor(logits), images)
         return session, dict(zip(names, outputs, strict=True))
 
@@ -120,33 +122,16 @@ class OnnxNetwork:
         return [np.concatenate(parts) for parts in zip(*each, strict=True)]
 
 
-class _Node(NamedTuple):
-    name: str  # of its output
-    operator: str
-
-
-def _layer_ends(nodes: Sequence[_Node]) -> list[str]:
+def _layer_ends(operators: Mapping[str, str]) -> list[str]:
     """For every convolution or matrix product, the last output before the next one."""
     ends: list[str] = []
-    for node in nodes:
-        if node.operator in _WITH_WEIGHTS:
-            ends.append(node.name)
-        elif ends and node.operator in _FOLLOWING:
-            ends[-1] = node.name
+    for name, operator in operators.items():
+        if operator in _WITH_WEIGHTS:
+            ends.append(name)
+        elif ends and operator in _FOLLOWING:
+            ends[-1] = name
     return ends
 
 
 def _is_per_image(output: np.ndarray, images: Tensor) -> bool:
-    shape = output.shape
-    return output.dtype.kind == "f" and len(shape) > 1 and shape[0] == len(images) and math.prod(shape) > 0
-
-
-def _import_onnx() -> tuple[Any, Any]:
-    try:
-        import onnx
-        import onnxruntime
-    except ImportError as error:
-        raise ImportError(
-            f"ONNX files need onnx and onnxruntime ({error}): pip install 'patchreorder[export]'"
-        ) from None
-    return onnx, onnxruntime
+    return output.dtype.kind == "f" and output.ndim > 1 and len(output) == len(images) and output.size > 0

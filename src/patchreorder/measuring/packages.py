@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -34,7 +33,12 @@ def load_network(package: str, name: str, weights: Path | None) -> PackageNetwor
         ImportError: the package is not installed, or does not work with this torch.
         OSError: the weights cannot be opened or downloaded.
     """
-    module = _import_package(package)
+    try:
+        module: Any = importlib.import_module(package)
+    except (ImportError, RuntimeError) as error:  # a package built for another torch raises either
+        raise ImportError(
+            f"networks of {package} need it, working with this torch ({error}): pip install 'patchreorder[vision]'"
+        ) from None
     mean, std, size = MEAN, STD, SIZE
     try:
         if package == "timm":
@@ -60,12 +64,3 @@ def load_weights(model: nn.Module, file: Path, name: str) -> None:
         model.load_state_dict(read_weights(file))
     except RuntimeError as error:
         raise ValueError(f"{file} does not fit {name}: {' '.join(str(error).split())[:240]}") from None
-
-
-def _import_package(package: str) -> ModuleType | Any:
-    try:
-        return importlib.import_module(package)
-    except (ImportError, RuntimeError) as error:  # a package built for another torch raises either
-        raise ImportError(
-            f"networks of {package} need it, working with this torch ({error}): pip install 'patchreorder[vision]'"
-        ) from None

@@ -95,7 +95,7 @@ def test_the_numbers_in_the_documentation_are_those_of_the_page(models):
     rows = {
         "shifted by 5 and -4, 2x2 patches (T)": (DigitPose(0, -4, 5), "mnist-t", PatchReorderOptions(2)),
         "the same, pixels (T)": (DigitPose(0, -4, 5), "mnist-t", PatchReorderOptions("pixels")),
-        "turned by 60 degrees, pixels (R)": (DigitPose(60), "mnist-r", PatchReorderOptions("pixels")),
+        "rotated by 60 degrees, pixels (R)": (DigitPose(60), "mnist-r", PatchReorderOptions("pixels")),
     }
     text = (ROOT / "docs" / "playground.md").read_text(encoding="utf-8")
     measured = json.loads((ROOT / "results" / "benchmark_playground.json").read_text())

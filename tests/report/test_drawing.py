@@ -8,14 +8,14 @@ from xml.etree import ElementTree
 import matplotlib
 import pytest
 
-from patchreorder.report.drawing import DARK, INK, STYLES, Words, canvas, finish, frame, need_matplotlib, save
+from patchreorder.report.drawing import DARK, INK, STYLES, canvas, finish, frame, need_matplotlib, save
 from tests.report.svg import SVG, texts
 
 HOSTILE = "</text><script>alert(\"1\")</script> & <b onload='x'> $x$ _y"
 
 
 def drawn(content: str = "text"):
-    with frame(Words(content, content, content), {content: {"color": INK}}, 1.0) as (figure, _):
+    with frame(1.0, {content: {"color": INK}}, title=content, about=content, foot=content) as (figure, _):
         return finish(figure, content)
 
 
@@ -49,15 +49,11 @@ def test_every_colour_has_one_for_dark_screens():
         for style in STYLES:
             plot.plot([0, 1], [0, 1], **style.line(), **style.mark())
         svg = finish(figure, "").svg
-    sheet = svg[: svg.index("</style>")]
-    colours = set(matplotlib.cbook.flatten(part[:7] for part in svg.split(": #")[1:]))
-    assert len(DARK) == len({*DARK.values()}) == 13
+    sheet, drawn = svg[: svg.index("</style>")], svg[svg.index("</style>") :]
     for light, dark in DARK.items():
         assert f'[style*="fill: {light}"] {{ fill: {dark} !important }}' in sheet
         assert f'[style*="stroke: {light}"] {{ stroke: {dark} !important }}' in sheet
-    used = {f"#{part[:6]}" for part in svg[len(sheet) :].split(": #")[1:]}
-    assert colours
-    assert used <= set(DARK)
+    assert {style.colour for style in STYLES} <= {f"#{part[:6]}" for part in drawn.split(": #")[1:]} <= set(DARK)
 
 
 def test_lines_differ_in_colour_and_in_dash_or_mark():

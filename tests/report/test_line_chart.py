@@ -3,7 +3,7 @@
 import pytest
 
 from patchreorder.report.curves import Line
-from patchreorder.report.drawing import BLUE, GREEN, GREY, ORANGE, STYLES, Words
+from patchreorder.report.drawing import BLUE, GREEN, GREY, ORANGE, STYLES
 from patchreorder.report.line_chart import LineChart, Panel, Series
 from patchreorder.report.text import MINUS
 from tests.report.svg import lines, marks, texts
@@ -38,7 +38,9 @@ def test_titles_legend_and_words_are_written():
         series("one", {0: [0, 1], 1: [1, 3]}, 1),
         ticks=["conv1", "conv2"],
         diagonal="the whole shift",
-        words=Words("Title", "About it.", "Made by hand."),
+        title="Title",
+        about="About it.",
+        foot="Made by hand.",
     ).draw()
     written = texts(drawing.svg)
     for part in ("panel", "epoch", "error %", "conv1", "conv2", "one", "band: smallest to largest seed"):

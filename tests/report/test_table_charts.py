@@ -14,7 +14,7 @@ def test_values_of_all_seeds_their_mean_and_the_paper(tmp_path):
     written = texts(drawing.svg)
     assert {"CNN", "PR-CNN", "R", "error %", "a seed", "mean over seeds", "paper"} <= set(written)
     assert "T" not in written  # a column without results
-    assert len(marks(drawing.svg, BLUE)) == 3 + 2  # seeds and means
+    assert len(marks(drawing.svg, BLUE)) == 3  # seeds
     assert values_chart(only_table(write(tmp_path / "x", [result(row="new", column="X")], facts(paper={})))) is not None
 
 

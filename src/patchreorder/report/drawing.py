@@ -22,24 +22,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PAGE, INK, FAINT, RULE = "#ffffff", "#22222b", "#5f5f6b", "#dcdce2"
-GREY, ORANGE, BLUE, GREEN, PURPLE = "#8a8a94", "#e07a1f", "#3b4cc0", "#1b9e77", "#a03c8c"
-SKY, RED, BROWN, BLACK = "#4aa5d8", "#b3261e", "#6b5310", "#0e0e12"
-DARK = {
-    PAGE: "#17181c",
-    INK: "#e6e6ea",
-    FAINT: "#a3a3b0",
-    RULE: "#34353d",
-    GREY: "#9a9aa6",
-    ORANGE: "#ff9d4d",
-    BLUE: "#93a8ff",
-    GREEN: "#3fc79c",
-    PURPLE: "#dd8bcf",
-    SKY: "#6fbfeb",
-    RED: "#ff8078",
-    BROWN: "#c9a94a",
-    BLACK: "#f2f2f5",
-}
+PAPER = PAGE, INK, FAINT, RULE = "#ffffff", "#22222b", "#5f5f6b", "#dcdce2"
+LINES = "#8a8a94", "#e07a1f", "#3b4cc0", "#1b9e77", "#a03c8c", "#4aa5d8", "#b3261e", "#6b5310", "#0e0e12"
+GREY, ORANGE, BLUE, GREEN, _, _, _, _, BLACK = LINES
+DARK_PAPER = "#17181c", "#e6e6ea", "#a3a3b0", "#34353d"
+DARK_LINES = "#9a9aa6", "#ff9d4d", "#93a8ff", "#3fc79c", "#dd8bcf", "#6fbfeb", "#ff8078", "#c9a94a", "#f2f2f5"
+DARK = dict(zip(PAPER + LINES, DARK_PAPER + DARK_LINES, strict=True))
 DARK_SHEET = "@media (prefers-color-scheme: dark) {{ {} }}".format(
     " ".join(
         f'[style*="{what}: {light}"] {{ {what}: {dark} !important }}'
@@ -83,31 +71,20 @@ class Style(NamedTuple):
     marker: str = "o"
     hollow: bool = False
 
-    def mark(self, size: float = 5.5) -> dict[str, Any]:
+    def mark(self) -> dict[str, Any]:
         """Options of a plotted mark."""
-        fill, edge = ("none", self.colour) if self.hollow else (self.colour, PAGE)
-        bar = self.marker == "|"  # has no fill, only an edge
-        edge, width = (self.colour, 1.8) if bar else (edge, 1.3 if self.hollow else 0.6)
+        fill, edge, width = ("none", self.colour, 1.5) if self.hollow else (self.colour, PAGE, 0.6)
         look = {"markerfacecolor": fill, "markeredgecolor": edge, "markeredgewidth": width}
-        return {"marker": self.marker, "markersize": 2 * size if bar else size, **look}
+        return {"marker": self.marker, "markersize": 11 if self.marker == "|" else 5.5, **look}
 
     def line(self) -> dict[str, Any]:
         """Options of a plotted line."""
         return {"color": self.colour, "linestyle": self.dash, "linewidth": 1.5}
 
 
-# Told apart with any colour vision, and by dashes and marks alone.
-STYLES = (
-    Style(GREY, "-", "o"),
-    Style(ORANGE, (0, (5, 2)), "s"),
-    Style(BLUE, (0, (1.5, 1.5)), "D"),
-    Style(GREEN, "-", "^"),
-    Style(PURPLE, (0, (6, 2, 1.5, 2)), "v"),
-    Style(SKY, (0, (3.5, 1.5)), "P"),
-    Style(RED, "-", "X"),
-    Style(BROWN, (0, (5, 2)), "<"),
-    Style(BLACK, "-", "h"),
-)
+# Distinct for any colour vision, and by dashes and marks alone.
+DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), "-", (0, (6, 2, 1.5, 2)), (0, (3.5, 1.5)), "-", (0, (5, 2)), "-")
+STYLES = tuple(map(Style, LINES, DASHES, "osD^vPX<h"))
 
 
 class Drawing(NamedTuple):
@@ -174,35 +151,30 @@ def add_text(figure: Figure, left: float, top: float, content: str, **style: Any
     figure.text(left / wide, 1 - top / tall, content, va="top", **style)
 
 
-class Words(NamedTuple):
-    """What is written above and below a figure."""
-
-    title: str = ""
-    about: str = ""
-    foot: str = ""
-
-
 @contextmanager
-def frame(words: Words, keys: Mapping[str, Mapping[str, Any]], body: float) -> Iterator[tuple[Figure, float]]:
-    """A figure with words, a legend and an empty body of this height in inches, and the top of the body.
+def frame(
+    body: float, keys: Mapping[str, Mapping[str, Any]], *, title: str = "", about: str = "", foot: str = ""
+) -> Iterator[tuple[Figure, float]]:
+    """A figure with text and a legend around an empty body, and the position of the body from the top.
 
     Args:
-        words: above and below.
-        keys: the legend, options of a plotted line for each text.
-        body: height of what comes between.
+        body: its height in inches.
+        keys: the legend: options of a plotted line by text.
+        title, about: the text above the legend.
+        foot: the text below the body.
     """
-    title, about, foot = (textwrap.wrap(part, length) for part, length in zip(words, (74, 128, 138), strict=True))
+    titles, abouts, foots = textwrap.wrap(title, 74), textwrap.wrap(about, 128), textwrap.wrap(foot, 138)
     longest = max(map(len, keys), default=0)
     columns = max(1, min(len(keys), int((WIDTH - 2 * MARGIN) / (0.62 + LETTER * longest))))
     legend = 0.12 + 0.2 * math.ceil(len(keys) / columns) if keys else 0
-    head = 0.28 * len(title) + 0.175 * len(about) + (0.25 if words.title or words.about else 0.06)
+    head = 0.28 * len(titles) + 0.175 * len(abouts) + (0.25 if title or about else 0.06)
     end = head + legend + body
-    with canvas(WIDTH, end + 0.165 * len(foot) + 0.1) as figure:
+    with canvas(WIDTH, end + 0.165 * len(foots) + 0.1) as figure:
         from matplotlib.lines import Line2D
 
-        add_text(figure, MARGIN, 0.14, "\n".join(title), fontsize=14, fontweight="bold")
-        add_text(figure, MARGIN, 0.16 + 0.28 * len(title), "\n".join(about), color=FAINT, linespacing=1.35)
-        add_text(figure, MARGIN, end, "\n".join(foot), color=FAINT, fontsize=8.2, linespacing=1.35)
+        add_text(figure, MARGIN, 0.14, "\n".join(titles), fontsize=14, fontweight="bold")
+        add_text(figure, MARGIN, 0.16 + 0.28 * len(titles), "\n".join(abouts), color=FAINT, linespacing=1.35)
+        add_text(figure, MARGIN, end, "\n".join(foots), color=FAINT, fontsize=8.2, linespacing=1.35)
         if keys:
             wide, tall = figure.get_size_inches()
             by_row = [key for column in range(columns) for key in list(keys)[column::columns]]

@@ -28,7 +28,7 @@ from patchreorder.untrusted import is_number
 
 from . import text
 from .curves import Line, mean_line
-from .drawing import FAINT, RULE, STYLES, Drawing, Words, finish, frame
+from .drawing import FAINT, RULE, STYLES, Drawing, finish, frame
 from .line_chart import LineChart, Panel, Series
 from .tables import Heading, RecipeResults, Table
 from .tiles import BadStrip, read_tiles
@@ -56,18 +56,18 @@ def write(recipes: Sequence[RecipeResults], folder: Path) -> list[Path]:
     return files
 
 
-def _words(table: Table) -> Words:
-    """Title, what the recipe and the setting are, and the command and the rows that the figure is made of."""
+def _words(table: Table) -> dict[str, Any]:
+    """The text around a figure: what the recipe and the setting are; the command and the rows that it is made of."""
     results = table.results
     commits = list(dict.fromkeys(result.commit for result in results))
     more = f" and {len(commits) - 4} more" if len(commits) > 4 else ""
     seeds = text.seeds(sorted({result.seed for result in results}))
     command = f"Made by: {table.command}. " if table.command else ""
-    return Words(
-        title=table.recipe.title,
-        about=" ".join(filter(None, [table.recipe.about, table.about[:1].upper() + table.about[1:]])),
-        foot=f"{command}{text.count(len(results))} rows, {seeds}, commit {', '.join(commits[:4])}{more}.",
-    )
+    return {
+        "title": table.recipe.title,
+        "about": " ".join(filter(None, [table.recipe.about, table.about[:1].upper() + table.about[1:]])),
+        "foot": f"{command}{text.count(len(results))} rows, {seeds}, commit {', '.join(commits[:4])}{more}.",
+    }
 
 
 def _alt(table: Table) -> str:
@@ -104,7 +104,7 @@ def _lines(table: Table, how: Mapping[str, Any]) -> Drawing | None:
         ticks=ticks,
         log=curve.log,
         diagonal="the whole shift" if how.get("diagonal") is True else "",
-        words=_words(table),
+        **_words(table),
     ).draw()
 
 
@@ -130,7 +130,7 @@ def _places(table: Table, how: Mapping[str, Any]) -> Drawing | None:
     if not panels:
         return None
     x, y = _text(how.get("x")), table.recipe.metric
-    return LineChart(panels=panels, x=x, y=y, alt=_alt(table), ticks=places, shared=False, words=_words(table)).draw()
+    return LineChart(panels=panels, x=x, y=y, alt=_alt(table), ticks=places, shared=False, **_words(table)).draw()
 
 
 def _style(index: int) -> Any:
@@ -180,7 +180,7 @@ def _maps(table: Table, how: Mapping[str, Any]) -> Drawing | None:
         return None
     lines, down = 1 + max(len(tiles) for _, tiles in blocks), math.ceil(len(blocks) / 2)
     body = 1.7 * lines * down
-    with frame(_words(table), {}, body) as (figure, top):
+    with frame(body, {}, **_words(table)) as (figure, top):
         tall = figure.get_figheight()
         ends = {"left": 0.1, "right": 0.98, "top": 1 - (top + 0.45) / tall, "bottom": 1 - (top + body - 0.35) / tall}
         cells = figure.subplots(lines * down, 4, squeeze=False, gridspec_kw={**ends, "wspace": 0.3, "hspace": 0.6})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .curves import Line
-from .drawing import GREY, INK, LETTER, MARGIN, WIDTH, Drawing, Style, Words, add_axes, finish, frame, save
+from .drawing import GREY, INK, LETTER, MARGIN, WIDTH, Drawing, Style, add_axes, finish, frame, save
 from .text import MINUS
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACROSS = 3  # panels side by side
-NO_WORDS = Words()
 TALL = 2.15  # height of the axes, in inches
 MARKED = 40  # the most points of a line with marks
 DOTTED: dict[str, Any] = {"color": INK, "linestyle": ":", "linewidth": 1}
@@ -60,7 +59,7 @@ class LineChart:
         diagonal: what the line y = x is; "" draws none.
         band: what the bands show.
         level: what the levels are.
-        words: above and below the panels.
+        title, about, foot: text above and below the panels.
     """
 
     panels: Sequence[Panel]
@@ -74,7 +73,9 @@ class LineChart:
     diagonal: str = ""
     band: str = "smallest to largest seed"
     level: str = ""
-    words: Words = NO_WORDS
+    title: str = ""
+    about: str = ""
+    foot: str = ""
 
     @property
     def series(self) -> list[Series]:
@@ -97,7 +98,8 @@ class LineChart:
         slanted = max(map(len, self.ticks), default=0) * LETTER > (wide - 0.75) / max(1, len(self.ticks))
         step = TALL + (1.1 if slanted else 0.8)
         marked = all(len(one.line.x) <= MARKED for one in self.series)
-        with frame(self.words, self._keys(marked), step * math.ceil(len(self.panels) / across)) as (figure, top):
+        body, words = step * math.ceil(len(self.panels) / across), {"about": self.about, "foot": self.foot}
+        with frame(body, self._keys(marked), title=self.title, **words) as (figure, top):
             first: Any = {}
             for index, panel in enumerate(self.panels):
                 left, upper = MARGIN + wide * (index % across), top + step * (index // across)

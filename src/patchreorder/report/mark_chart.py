@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .drawing import FAINT, INK, LETTER, MARGIN, WIDTH, Drawing, Style, Words, add_axes, finish, frame
+from .drawing import FAINT, INK, LETTER, MARGIN, WIDTH, Drawing, Style, add_axes, finish, frame
 
 ACROSS = 4  # panels side by side
 WRAP = 60  # letters of a row's name in a line
@@ -56,7 +56,7 @@ class MarkChart:
         tall = (0.31 if any("\n" in name for name in names) else 0.2) * len(names)
         keys = {marks.title: {"linestyle": "none"} | marks.style.mark() for p in self.panels for marks in p.marks}
         body = (tall + 0.9) * math.ceil(len(self.panels) / across)
-        with frame(Words(), keys if len(keys) > 1 else {}, body) as (figure, top):
+        with frame(body, keys if len(keys) > 1 else {}) as (figure, top):
             first: Any = {}
             for index, panel in enumerate(self.panels):
                 left, upper = gutter + wide * (index % across), top + 0.3 + (tall + 0.9) * (index // across)

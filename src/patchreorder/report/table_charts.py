@@ -14,7 +14,11 @@ from .mark_chart import MarkChart, MarkPanel, Marks
 from .sheets import Sheet
 from .tables import Curve, Heading, Table
 
-SEED, MEAN, PAPER = Style(BLUE, marker="o"), Style(BLUE, marker="|"), Style(ORANGE, marker="D", hollow=True)
+SEED, MEAN, PAPER = (
+    Style(BLUE, marker="o"),
+    Style(BLUE, marker="|", hollow=True),
+    Style(ORANGE, marker="D", hollow=True),
+)
 REFERENCE = Style(BLACK, (0, (2, 1.5)), ".")
 GROUP = 6  # models of one chart: more lines cannot be told apart
 NUMBERS = 13  # columns of the table of numbers below a chart

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from patchreorder.report.comparison import McNemar, compare, mcnemar, paired_bootstrap
+from patchreorder.report.comparison import McNemar, compare, mcnemar
 from tests.report_rows import result, scored, seeds
 
 
@@ -35,11 +35,11 @@ def test_mcnemar_of_thousands_agrees_with_logarithms():
 
 
 def test_bootstrap_of_one_seed_is_a_binomial():
-    found = paired_bootstrap(seeds("a", [*range(10)], n=100), seeds("b", [], n=100))
+    found = compare(seeds("a", [*range(10)], n=100), seeds("b", [], n=100)).difference
     assert (found.mean, found.seeds, found.n) == (pytest.approx(10), (0,), 100)
     assert found.low == pytest.approx(5, abs=1)  # quantiles of Binomial(100, 0.1)
     assert found.high == pytest.approx(16, abs=1)
-    swapped = paired_bootstrap(seeds("b", [], n=100), seeds("a", [*range(10)], n=100))
+    swapped = compare(seeds("b", [], n=100), seeds("a", [*range(10)], n=100)).difference
     assert (swapped.mean, swapped.low, swapped.high) == pytest.approx((-found.mean, -found.high, -found.low), abs=1)
 
 
@@ -50,7 +50,7 @@ def test_bootstrap_agrees_with_drawing_images_and_seeds_one_by_one():
         seeds(name, *(np.flatnonzero(w).tolist() for w in model), n=400)
         for name, model in zip("ab", wrong, strict=True)
     )
-    found = paired_bootstrap(a, b)
+    found = compare(a, b).difference
     difference = wrong[0].astype(float) - wrong[1]
     drawn = [
         difference[random.integers(3, size=3)][:, random.integers(400, size=400)].mean() * 100 for _ in range(4000)
@@ -61,14 +61,14 @@ def test_bootstrap_agrees_with_drawing_images_and_seeds_one_by_one():
 
 def test_bootstrap_draws_seeds_too():
     many = [*range(100)]
-    found = paired_bootstrap(seeds("a", many, []), seeds("b", [], many))
+    found = compare(seeds("a", many, []), seeds("b", [], many)).difference
     assert found.mean == pytest.approx(0)
     assert found.low < -9  # one time in four the first seed is drawn twice
     assert found.high > 9
 
 
 def test_bootstrap_of_the_same_answers_is_nothing():
-    found = paired_bootstrap(seeds("a", [1, 2], [3]), seeds("b", [1, 2], [3]))
+    found = compare(seeds("a", [1, 2], [3]), seeds("b", [1, 2], [3])).difference
     assert (found.mean, found.low, found.high) == (0, 0, 0)
     assert compare(seeds("a", [1]), seeds("b", [1])).verdict == "no difference shown"
 
@@ -86,7 +86,7 @@ def test_only_common_seeds_are_paired():
     [
         ({}, {"seed": 1}, "no seed"),
         ({}, {"n": 999}, "different numbers of images"),
-        ({}, {"value": 7.0}, "were not kept"),
+        ({}, {"value": 7.0}, "were not saved"),
         ({}, {"column": "T"}, "different column"),
         ({"setting": "paper"}, {}, "different setting"),
         ({"split": "validation"}, {}, "different split"),
@@ -131,14 +131,14 @@ def random_scores(seed: int, groups: int = 60) -> list[int]:
 
 def test_the_interval_is_that_of_drawing_groups_one_by_one():
     a, b = random_scores(1), random_scores(2)
-    found = paired_bootstrap([scored("a", a)], [scored("b", b)])
+    found = compare([scored("a", a)], [scored("b", b)]).difference
     assert found.mean == pytest.approx(np.mean(a) - np.mean(b))
     assert (found.n, found.seeds, found.scores, found.together, found.digits) == (240, (0,), True, 4, 3)
     random = np.random.default_rng(3)
     by_group = (np.array(a) - np.array(b)).reshape(60, 4).mean(1)
     drawn = by_group[random.integers(60, size=(20_000, 60))].mean(1)
     assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.01)
-    alone = paired_bootstrap([scored("a", a, together=1)], [scored("b", b, together=1)])
+    alone = compare([scored("a", a, together=1)], [scored("b", b, together=1)]).difference
     assert alone.high - alone.low < 0.8 * (found.high - found.low)  # as if the four of a group were strangers
 
 
@@ -169,13 +169,13 @@ GOOD = scored("b", [4] * 8)
     ("a", "why"),
     [
         (scored("a", [4] * 12), r"tested on different numbers of images \(8, 12\)"),
-        (scored("a", [4] * 8, value=3.9), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, details={}), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, details={"scores": [4] * 7}), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, details={"scores": 4}), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, details={"scores": ["4"] * 8}), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, together=3), "the scores of a, seed 0, were not kept"),
-        (scored("a", [4] * 8, together=-4), "the scores of a, seed 0, were not kept"),
+        (scored("a", [4] * 8, value=3.9), "the scores of a, seed 0, were not saved"),
+        (scored("a", [4] * 8, details={}), "the scores of a, seed 0, were not saved"),
+        (scored("a", [4] * 8, details={"scores": [4] * 7}), "the scores of a, seed 0, were not saved"),
+        (scored("a", [4] * 8, details={"scores": 4}), "the scores of a, seed 0, were not saved"),
+        (scored("a", [4] * 8, details={"scores": ["4"] * 8}), "the scores of a, seed 0, were not saved"),
+        (scored("a", [4] * 8, together=3), "the scores of a, seed 0, were not saved"),
+        (scored("a", [4] * 8, together=-4), "the scores of a, seed 0, were not saved"),
         (scored("a", [4] * 8, together=2), "scores of images that belong together in different ways"),
         (scored("a", [4] * 8, seed=1), "no seed that both were trained with"),
     ],

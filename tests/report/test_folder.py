@@ -13,7 +13,7 @@ def test_without_facts_names_are_titles(tmp_path, shown):
     folder = write(tmp_path, seeds("cnn", [1], metric="error %"))
     table = only_table(folder)
     assert (table.recipe.title, table.recipe.metric) == ("table1", "error %")
-    assert "table1.json is missing: names stand for titles" in shown(folder)
+    assert "table1.json is missing: titles and the paper" in shown(folder)
     assert "table1.json is missing" in page.render(load(folder))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from patchreorder.report.drawing import BLUE, ORANGE, Style
+from patchreorder.report.drawing import BLUE, FAINT, ORANGE, Style
 from patchreorder.report.mark_chart import MarkChart, MarkPanel, Marks
 from tests.report.svg import lines, marks, texts
 
@@ -20,14 +20,13 @@ def test_marks_are_beside_their_rows():
     assert three[0] - two[0] == pytest.approx(two[0] - one[0])
 
 
-def test_intervals_and_zero_share_one_axis():
-    panels = [
-        MarkPanel("R", [Marks("difference", Style(BLUE), [(0, 1.0, 0.5, 2.0)])]),
-        MarkPanel("T", [Marks("difference", Style(BLUE), [(0, -4.0, -5.0, -3.0)])]),
-    ]
-    svg = MarkChart(panels=panels, rows=["a against b"], x="points", alt="differences", zero=True).draw().svg
-    first, second = lines(svg, BLUE)
-    assert second[1][0] - second[0][0] == pytest.approx(2 / 1.5 * (first[1][0] - first[0][0]))
+def test_intervals_are_drawn_beside_zero():
+    panel = MarkPanel("R", [Marks("difference", Style(BLUE), [(0, 1.0, 0.5, 2.0)])])
+    svg = MarkChart(panels=[panel], rows=["a against b"], x="points", alt="differences", zero=True).draw().svg
+    (interval,), (mark,), (zero, _) = lines(svg, BLUE), marks(svg, BLUE), lines(svg, FAINT)
+    assert [x for x, _ in interval] == pytest.approx(
+        [zero[0][0] + (mark[0] - zero[0][0]) * end for end in (0.5, 2.0)], abs=1e-3
+    )
     assert "difference" not in texts(svg)  # a legend of one key says nothing
 
 

@@ -1,1 +1,14 @@
-"""What was measured, as tables and pictures. Never imports torch."""
+"""Reports: the rows of a recipe, or a measurement of networks, as tables, figures and pages. Never imports torch.
+
+| module | what it holds |
+|---|---|
+| `folder` | reads a folder of results; nothing in it is trusted |
+| `tables`, `comparison` | the tables of a recipe, and paired tests between their rows |
+| `sheets`, `text` | tables and numbers as text |
+| `terminal`, `markdown`, `page` | the outputs; templates beside them |
+| `drawing`, `line_chart`, `mark_chart` | everything that is drawn, with matplotlib |
+| `figures`, `table_charts`, `operator_figures` | what is drawn: the paper's figures, charts of a table, the operator |
+| `measured`, `measured_page` | the report of `patchreorder measure` |
+
+It may import `laboratory.rows`, `measuring.measurement`, `files` and `untrusted`.
+"""

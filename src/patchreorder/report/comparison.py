@@ -1,4 +1,7 @@
-"""Two models on the same images, compared pairwise: is the difference more than chance?"""
+"""Paired comparison of two models on the same images: an exact test and a bootstrap interval.
+
+Rows have the indices of the images that a model gets wrong, or a score for every image (details["scores"]).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from patchreorder.untrusted import is_count, is_number
 
 
 class McNemar(NamedTuple):
-    """Images that only one of two models gets wrong, and how likely a split so uneven is if neither is better.
+    """An exact two-sided test: how many images only one of two models gets wrong, and the p value of that split.
 
-    Of scores: images, or groups of them that are drawn together, for which one model's are lower (a sign test).
+    With scores: how many images, or groups of images, have a lower score for one of the models (a sign test).
     """
 
     only_a: int
@@ -23,9 +26,9 @@ class McNemar(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Error of a minus error of b in percentage points, the mean over seeds, and its 95 % interval.
+    """The error of a minus that of b in percentage points, its mean over seeds and its 95 % interval.
 
-    Of `scores`, which rows may have for every image (details["scores"]), the mean score of a minus that of b.
+    With `scores`: the mean score of a minus that of b.
     """
 
     mean: float
@@ -34,7 +37,7 @@ class Difference(NamedTuple):
     seeds: tuple[int, ...]
     n: int
     scores: bool = False
-    together: int = 1  # images in a row that are drawn as one, such as those of a group that are searched for
+    together: int = 1  # images of a group, which the bootstrap draws together
 
     @property
     def digits(self) -> int:
@@ -42,10 +45,9 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The difference over all common seeds, McNemar's test for each, and for all together.
+    """The difference over all common seeds, the test of each seed, and the test of all seeds together.
 
-    Together, an image counts for the model that gets it wrong with more of the seeds; with one seed that is McNemar's
-    test again.
+    In the latter, an image counts for the model that gets it wrong with more seeds.
     """
 
     difference: Difference
@@ -54,10 +56,10 @@ class Comparison(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What is shown of the first model.
+        """What is shown about the first model, by the interval and the test together.
 
-        The interval must leave out zero, and the test over images agree: of few images that differ, all in favour of
-        one model, an interval by drawing again thinks too highly; and the test knows nothing of other seeds.
+        If few images differ, and all in favour of one model, a bootstrap interval is too narrow. The test ignores the
+        spread over seeds.
         """
         less, more = ("lower score", "higher score") if self.difference.scores else ("fewer errors", "more errors")
         if self.together.p < 0.05 and self.difference.high < 0:
@@ -66,7 +68,7 @@ class Comparison(NamedTuple):
 
 
 def mcnemar(errors_a: Iterable[int], errors_b: Iterable[int]) -> McNemar:
-    """McNemar's exact two-sided test from the indices of the images that each model gets wrong.
+    """McNemar's exact test from the indices of the images that each model gets wrong.
 
     Example:
         >>> mcnemar([1, 2, 3, 9], [9])
@@ -76,9 +78,44 @@ def mcnemar(errors_a: Iterable[int], errors_b: Iterable[int]) -> McNemar:
     return _exact(len(a - b), len(b - a))
 
 
+def compare(rows_a: Sequence[Result], rows_b: Sequence[Result]) -> Comparison:
+    """Compare the rows of two models on one column over the seeds that both have.
+
+    Raises:
+        ValueError: the rows cannot be paired.
+    """
+    pairs = _pairs(rows_a, rows_b)
+    worse = _worse(pairs)
+    tests = {a.seed: _split(worse[:, index]) for index, (a, _) in enumerate(pairs)}
+    return Comparison(_bootstrap(pairs, worse), tests, _split(worse.sum(1)))
+
+
+def _bootstrap(pairs: Sequence[tuple[Result, Result]], worse: np.ndarray, samples: int = 10_000) -> Difference:
+    """The difference and its interval from resampled images and seeds; with two or three seeds it is too narrow."""
+    n, together, scores = pairs[0][0].n, _together(pairs[0][0]), "scores" in pairs[0][0].details
+    # Images with the same signs are interchangeable, so only the number of each kind is drawn.
+    kinds, counts = np.unique(worse, axis=0, return_counts=True)  # kind seed
+    units = n // together
+    chances = np.append(counts, units - counts.sum()) / units
+    random = np.random.default_rng(0)
+    drawn = random.multinomial(units, chances, size=samples)[:, :-1]  # sample kind
+    weights = random.multinomial(len(pairs), np.full(len(pairs), 1 / len(pairs)), size=samples)  # sample seed
+    differences = np.einsum("sk,ks->s", drawn, kinds @ weights.T) / (n * len(pairs))
+    low, high = map(float, np.quantile(differences, [0.025, 0.975]))
+    mean = float(counts @ kinds.mean(1)) / n
+    seeds = tuple(a.seed for a, _ in pairs)
+    if scores:  # `worse` is how much lower the scores of a are
+        return Difference(0.0 - mean, 0.0 - high, 0.0 - low, seeds, n, scores=True, together=together)
+    return Difference(100 * mean, 100 * low, 100 * high, seeds, n)
+
+
+def _split(worse: np.ndarray) -> McNemar:
+    return _exact(int((worse > 0).sum()), int((worse < 0).sum()))
+
+
 def _exact(only_a: int, only_b: int) -> McNemar:
     flips = only_a + only_b
-    # Binomial coefficients as whole numbers: nothing is rounded before the one division.
+    # Binomial coefficients as integers: nothing is rounded before the one division.
     ways = total = 1
     for k in range(1, min(only_a, only_b) + 1):
         ways = ways * (flips - k + 1) // k
@@ -86,103 +123,58 @@ def _exact(only_a: int, only_b: int) -> McNemar:
     return McNemar(only_a, only_b, min(1.0, 2 * total / 2**flips))
 
 
-def paired_bootstrap(
-    rows_a: Sequence[Result], rows_b: Sequence[Result], *, samples: int = 10_000, seed: int = 0
-) -> Difference:
-    """Difference of error, or of score, over the seeds both have; 95 % interval by drawing images, and seeds, again.
+def _worse(pairs: Sequence[tuple[Result, Result]]) -> np.ndarray:
+    """For each image on which two models differ: +1 if only a is wrong, -1 if only b is.
 
-    Two or three seeds say little about the spread over seeds: the interval is then rather too narrow.
-
-    Raises:
-        ValueError: the rows cannot be paired; says why.
-    """
-    pairs = _pairs(rows_a, rows_b)
-    n, together = pairs[0][0].n, _together(pairs[0][0])
-    # Images with the same signs are interchangeable, so only how often each kind is drawn matters.
-    kinds, counts = np.unique(_signs(pairs), axis=0, return_counts=True)  # kind seed
-    units = n // together
-    chances = np.append(counts, units - counts.sum()) / units
-    random = np.random.default_rng(seed)
-    drawn = random.multinomial(units, chances, size=samples)[:, :-1]  # sample kind
-    weights = random.multinomial(len(pairs), np.full(len(pairs), 1 / len(pairs)), size=samples)  # sample seed
-    differences = np.einsum("sk,ks->s", drawn, kinds @ weights.T) / (n * len(pairs))
-    low, high = np.quantile(differences, [0.025, 0.975])
-    mean = float(counts @ kinds.mean(1)) / n
-    seeds = tuple(a.seed for a, _ in pairs)
-    if _has_scores(pairs[0][0]):  # a is better by as much as it is not worse
-        return Difference(0.0 - mean, 0.0 - float(high), 0.0 - float(low), seeds, n, scores=True, together=together)
-    return Difference(100 * mean, 100 * float(low), 100 * float(high), seeds, n)
-
-
-def compare(rows_a: Sequence[Result], rows_b: Sequence[Result]) -> Comparison:
-    """Both tests for the rows of two models on one column; raises ValueError, saying why, if they cannot be paired."""
-    pairs = _pairs(rows_a, rows_b)
-    worse = _signs(pairs)
-    tests = {a.seed: _split(worse[:, place]) for place, (a, _) in enumerate(pairs)}
-    return Comparison(paired_bootstrap(rows_a, rows_b), tests, _split(worse.sum(1)))
-
-
-def _split(worse: np.ndarray) -> McNemar:
-    return _exact(int((worse > 0).sum()), int((worse < 0).sum()))
-
-
-def _signs(pairs: Sequence[tuple[Result, Result]]) -> np.ndarray:
-    """For the images where two models ever differ: +1 where only a is wrong, -1 where only b is.
-
-    Of scores, for images that are drawn together: by how much a's are lower.
+    With scores, for each group of images: how much lower the scores of a are.
 
     Shape: (image, seed)
     """
-    if _has_scores(pairs[0][0]):
+    if "scores" in pairs[0][0].details:
         lower = [np.subtract(b.details["scores"], a.details["scores"], dtype=float) for a, b in pairs]
-        units = np.stack(lower, 1).reshape(-1, _together(pairs[0][0]), len(pairs)).sum(1)
-        return units[units.any(1)]
+        groups = np.stack(lower, 1).reshape(-1, _together(pairs[0][0]), len(pairs)).sum(1)
+        return groups[groups.any(1)]
     images: dict[int, list[float]] = {}
-    for place, (a, b) in enumerate(pairs):
-        for sign, indices in ((1, set(a.errors) - set(b.errors)), (-1, set(b.errors) - set(a.errors))):
-            for index in indices:
-                images.setdefault(index, [0.0] * len(pairs))[place] = sign
+    for seed, (a, b) in enumerate(pairs):
+        wrong_a, wrong_b = set(a.errors), set(b.errors)
+        for index in wrong_a ^ wrong_b:
+            images.setdefault(index, [0.0] * len(pairs))[seed] = 1 if index in wrong_a else -1
     return np.array(sorted(images.values()), dtype=float).reshape(-1, len(pairs))
 
 
 def _pairs(rows_a: Sequence[Result], rows_b: Sequence[Result]) -> list[tuple[Result, Result]]:
-    """Rows of the same seed, in the order of the seeds."""
+    """Rows with the same seed, in the order of the seeds."""
     for name in ("recipe", "column", "setting", "split"):
         values = sorted({getattr(row, name) for row in (*rows_a, *rows_b)})
         if len(values) > 1:
             raise ValueError(f"rows of different {name} ({', '.join(values)}) cannot be compared")
-    by_seed = [{row.seed: row for row in rows} for rows in (rows_a, rows_b)]
-    common = sorted(by_seed[0].keys() & by_seed[1].keys())
-    if not common:
+    a, b = ({row.seed: row for row in rows} for rows in (rows_a, rows_b))
+    pairs = [(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())]
+    if not pairs:
         raise ValueError("no seed that both were trained with")
-    pairs = [(by_seed[0][seed], by_seed[1][seed]) for seed in common]
-    sizes = {row.n for pair in pairs for row in pair}
-    if len(sizes) > 1:
+    rows = [row for pair in pairs for row in pair]
+    if len(sizes := {row.n for row in rows}) > 1:
         raise ValueError(f"tested on different numbers of images ({', '.join(map(str, sorted(sizes)))})")
-    scored = any(_has_scores(row) for pair in pairs for row in pair)
-    for row in (row for pair in pairs for row in pair):
-        if not (_kept_scores(row) if scored else _kept(row)):
+    scored = any("scores" in row.details for row in rows)
+    for row in rows:
+        if not (_has_all_scores(row) if scored else _has_all_errors(row)):
             what = "scores" if scored else "wrong answers"
-            raise ValueError(f"the {what} of {row.row}, seed {row.seed}, were not kept")
-    if len({_together(row) for pair in pairs for row in pair}) > 1:
+            raise ValueError(f"the {what} of {row.row}, seed {row.seed}, were not saved")
+    if len(set(map(_together, rows))) > 1:
         raise ValueError("scores of images that belong together in different ways")
-    if len({index for pair in pairs for row in pair for index in row.errors}) > pairs[0][0].n:
+    if len({index for row in rows for index in row.errors}) > rows[0].n:
         raise ValueError("more images answered wrongly than tested")
     return pairs
 
 
-def _kept(row: Result) -> bool:
-    """Whether the indices of the wrong answers explain the value, be it a rate of errors or of right answers."""
+def _has_all_errors(row: Result) -> bool:
+    """Whether the number of errors explains the value, be it a rate of errors or of right answers."""
     share = 100 * len(set(row.errors)) / row.n
     return min(abs(row.value - share), abs(100 - row.value - share)) < 0.006  # a value may be rounded
 
 
-def _has_scores(row: Result) -> bool:
-    return "scores" in row.details
-
-
-def _kept_scores(row: Result) -> bool:
-    """Whether there is a score for every image, and they explain the value."""
+def _has_all_scores(row: Result) -> bool:
+    """Whether every image has a score, and their mean is the value."""
     scores: Any = row.details.get("scores")
     if not isinstance(scores, list) or len(scores) != row.n or not all(map(is_number, scores)):
         return False
@@ -190,6 +182,6 @@ def _kept_scores(row: Result) -> bool:
 
 
 def _together(row: Result) -> int:
-    """How many images in a row are drawn as one; 0 where the row says something that cannot be."""
-    together: Any = row.details.get("together", 1) if _has_scores(row) else 1
+    """The number of successive images that form a group; 0 if the row names an impossible one."""
+    together: Any = row.details.get("together", 1) if "scores" in row.details else 1
     return together if is_count(together) and together and row.n % together == 0 else 0

@@ -29,6 +29,7 @@ from patchreorder.untrusted import is_number
 from . import text
 from .curves import Line, mean_line
 from .drawing import FAINT, RULE, STYLES, Drawing, finish, frame
+from .folder import as_list, as_text
 from .line_chart import LineChart, Panel, Series
 from .tables import Heading, RecipeResults, Table
 from .tiles import BadStrip, read_tiles
@@ -95,10 +96,10 @@ def _lines(table: Table, how: Mapping[str, Any]) -> Drawing | None:
     if not panels:
         return None
     names = [result.details.get(str(how.get("labels"))) for result in table.results]
-    ticks: list[str] = max(([*map(_text, own)] for own in names if isinstance(own, list)), key=len, default=[])
+    ticks: list[str] = max(([*map(as_text, own)] for own in names if isinstance(own, list)), key=len, default=[])
     return LineChart(
         panels=panels,
-        x=_text(how.get("x")) or curve.x,
+        x=as_text(how.get("x")) or curve.x,
         y=curve.y,
         alt=_alt(table),
         ticks=ticks,
@@ -109,27 +110,25 @@ def _lines(table: Table, how: Mapping[str, Any]) -> Drawing | None:
 
 
 def _places(table: Table, how: Mapping[str, Any]) -> Drawing | None:
-    places, lines = [_text(place) for place in _list(how.get("places"))], how.get("lines")
+    places, lines = [as_text(place) for place in as_list(how.get("places"))], how.get("lines")
     if not places or not isinstance(lines, dict):
         return None
+    level = {"no reordering": [how.get("level")] * len(places)}
     panels = []
     for column in table.columns:
         drawn: list[tuple[Series, Sequence[Result]]] = []
-        for index, (title, rows) in enumerate(lines.items(), 1):
-            cells = [table.cells.get((_text(row), column.name)) for row in _list(rows)[: len(places)]]
+        for index, (title, rows) in enumerate({**level, **lines}.items()):
+            cells = [table.cells.get((as_text(row), column.name)) for row in as_list(rows)[: len(places)]]
             there = {float(x): cell.results for x, cell in enumerate(cells) if cell and cell.results}
+            line = Line.of({x: [result.value for result in results] for x, results in there.items()})
             if there:
                 results = [result for own in there.values() for result in own]
-                drawn.append((Series(_text(title), _values(there), _style(index)), results))
-        level = table.cells.get((_text(how.get("level")), column.name))
-        if drawn and level and level.results:
-            line = _values(dict.fromkeys(map(float, range(len(places))), level.results))
-            drawn.insert(0, (Series("no reordering", line, _style(0)), []))
+                drawn.append((Series(as_text(title), line, _style(index)), results))
         if drawn:
             panels.append(_panel(column, drawn, how))
     if not panels:
         return None
-    x, y = _text(how.get("x")), table.recipe.metric
+    x, y = as_text(how.get("x")), table.recipe.metric
     return LineChart(panels=panels, x=x, y=y, alt=_alt(table), ticks=places, shared=False, **_words(table)).draw()
 
 
@@ -137,15 +136,11 @@ def _style(index: int) -> Any:
     return STYLES[index % len(STYLES)]
 
 
-def _values(results: Mapping[float, Sequence[Result]]) -> Line:
-    return Line.of({x: [result.value for result in own] for x, own in results.items()})
-
-
 def _panel(heading: Heading, drawn: Sequence[tuple[Series, Sequence[Result]]], how: Mapping[str, Any]) -> Panel:
     """The panel of some lines, with the n of their rows behind the title."""
     counts = sorted({result.n for _, results in drawn for result in results})
     shown = " to ".join(map(text.count, dict.fromkeys([counts[0], counts[-1]])))
-    counted = " ".join(filter(None, [shown, _text(how.get("n"))]))
+    counted = " ".join(filter(None, [shown, as_text(how.get("n"))]))
     return Panel(f"{heading.title} ({counted})", [series for series, _ in drawn])
 
 
@@ -228,11 +223,3 @@ def _tiles(table: Table, row: Heading, column: Heading) -> Tiles | None:
     own = f"cosine {cosine:.2f}; " if is_number(cosine) else ""
     note = f"{own}mean of {text.count(result.n)} images {cell.mean:.3f}"
     return Tiles(row, images, maps, note) if len(images) == 2 and len(maps) >= 4 else None
-
-
-def _text(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else ""
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

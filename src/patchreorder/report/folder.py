@@ -21,19 +21,19 @@ from .tables import Curve, Heading, RecipeResults
 
 
 def load(folder: Path) -> list[RecipeResults]:
-    """Every recipe of a folder.
+    """The results of every recipe in a folder, in natural order.
 
     Raises:
-        OSError: there is no such folder.
-        ValueError: it holds no recipe.
+        OSError: the folder does not exist.
+        ValueError: it holds no results.
     """
     if not folder.exists():
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(folder))
+        raise FileNotFoundError(errno.ENOENT, "the folder does not exist", str(folder))
     if not folder.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, "this is no folder of results", str(folder))
+        raise NotADirectoryError(errno.ENOTDIR, "not a folder of results", str(folder))
     facts = {file.stem: _facts(file) for file in folder.glob("*.json")}
     names = {file.stem for file in folder.glob("*.jsonl")}
-    names |= {name for name, (found, _) in facts.items() if found.get("recipe") == name}  # begun, no row yet
+    names |= {name for name, (found, _) in facts.items() if found.get("recipe") == name}  # no row yet
     if not names:
         raise ValueError(
             f"folder ({folder}) holds no RECIPE.jsonl: name a folder of results, or make one with "
@@ -48,22 +48,22 @@ def _natural(names: Iterable[str]) -> list[str]:
 
 
 def _facts(file: Path) -> tuple[dict[str, Any], str]:
-    """The facts, and what is wrong with them."""
+    """The facts, and the problem with their file."""
     try:
         facts = clean(json.loads(file.read_bytes()))
     except (OSError, ValueError, RecursionError):
         return {}, f"{file.name} cannot be read"
-    return (facts, "") if isinstance(facts, dict) else ({}, f"{file.name} holds no facts")
+    return (facts, "") if isinstance(facts, dict) else ({}, f"{file.name} holds no object")
 
 
 def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> RecipeResults:
     found, problems = _rows(folder / f"{name}.jsonl", name)
     if problem:
-        problems.append(f"{problem}: names stand for titles, and the paper's values are not known.")
+        problems.append(f"{problem}: titles and the paper's values are not known.")
     if facts.get("better") not in ("lower", "higher", None):
         problems.append(f"{name}.json says that {facts['better']!r} is better, not lower or higher: taken as lower.")
     metrics = list(dict.fromkeys(result.metric for result in found))
-    metric = _text(facts.get("metric")) or (metrics[0] if metrics else "")
+    metric = as_text(facts.get("metric")) or (metrics[0] if metrics else "")
     if others := [other for other in metrics if other != metric]:
         found = [result for result in found if result.metric == metric]
         problems.append(f"Rows that measured {', '.join(others)} are left out: this table shows {metric}.")
@@ -73,32 +73,27 @@ def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> 
     return RecipeResults(
         name=name,
         folder=folder,
-        title=_text(facts.get("title")) or name,
-        about=_text(facts.get("about")),
+        title=as_text(facts.get("title")) or name,
+        about=as_text(facts.get("about")),
         metric=metric,
         better="higher" if facts.get("better") == "higher" else "lower",
-        command=_text(facts.get("command")),
+        command=as_text(facts.get("command")),
         rows=_headings(facts.get("rows"), (result.row for result in found)),
         columns=_headings(facts.get("columns"), (result.column for result in found)),
         paper={key: float(value) for key, value in _cells(facts.get("paper")).items() if is_number(value)},
-        unlike_paper=[_text(setting) for setting in _list(facts.get("unlike_paper"))],
+        unlike_paper=[as_text(setting) for setting in as_list(facts.get("unlike_paper"))],
         compare=[
             (pair[0], pair[1])
-            for pair in _list(facts.get("compare"))
+            for pair in as_list(facts.get("compare"))
             if isinstance(pair, list) and len(pair) == 2 and all(isinstance(row, str) for row in pair)
         ],
-        uncompared=frozenset(
-            _text(item.get("name"))
-            for item in map(_mapping, _list(facts.get("columns")))
-            if item.get("compared") is False
-        ),
-        settings={key: _text(value) for key, value in _mapping(facts.get("settings")).items()},
-        needs={key: _text(value) for key, value in _mapping(facts.get("needs")).items()},
+        settings={key: as_text(value) for key, value in _mapping(facts.get("settings")).items()},
+        needs={key: as_text(value) for key, value in _mapping(facts.get("needs")).items()},
         rows_of=_names_of(facts.get("rows_of")),
         columns_of=_names_of(facts.get("columns_of")),
         parameters={key: value for key, value in _cells(facts.get("parameters")).items() if is_count(value)},
         curves=[
-            Curve(curve, _text(how.get("x")) or "x", _text(how.get("y")) or curve, how.get("log") is True)
+            Curve(curve, as_text(how.get("x")) or "x", as_text(how.get("y")) or curve, how.get("log") is True)
             for curve, how in described.items()
         ],
         figure=_mapping(facts.get("figure")),
@@ -109,7 +104,7 @@ def _recipe(folder: Path, name: str, facts: Mapping[str, Any], problem: str) -> 
 
 
 def _rows(file: Path, recipe: str) -> tuple[list[Result], list[str]]:
-    """The rows that can be shown, and what is wrong with the file."""
+    """The sound rows of this recipe, and problems with the file."""
     if not file.exists():
         return [], []
     rows = read_rows(file)
@@ -124,11 +119,13 @@ def _rows(file: Path, recipe: str) -> tuple[list[Result], list[str]]:
     return own, problems
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A text, or "" if the value is none."""
     return value.strip() if isinstance(value, str) else ""
 
 
-def _list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """A list, or [] if the value is none."""
     return value if isinstance(value, list) else []
 
 
@@ -143,16 +140,17 @@ def _cells(value: Any) -> dict[tuple[str, str], Any]:
 
 def _names_of(value: Any) -> dict[str, list[str]]:
     """{"setting": ["name", ...]}."""
-    return {key: [_text(name) for name in _list(names)] for key, names in _mapping(value).items()}
+    return {key: [as_text(name) for name in as_list(names)] for key, names in _mapping(value).items()}
 
 
 def _headings(facts: Any, found: Iterable[str]) -> list[Heading]:
-    """Rows or columns as the facts order them, then those that only have results."""
+    """Rows or columns in the order of the facts, then those that only the results have."""
     named = {}
-    for item in map(_mapping, _list(facts)):
-        if name := _text(item.get("name")):
-            columns = tuple(map(_text, _list(item.get("columns"))))
-            named[name] = Heading(name, _text(item.get("title")) or name, _text(item.get("about")), columns)
+    for item in map(_mapping, as_list(facts)):
+        if name := as_text(item.get("name")):
+            columns = tuple(map(as_text, as_list(item.get("columns"))))
+            title, about = as_text(item.get("title")) or name, as_text(item.get("about"))
+            named[name] = Heading(name, title, about, columns, compared=item.get("compared") is not False)
     for name in found:
         named.setdefault(name, Heading(name, name))
     return list(named.values())

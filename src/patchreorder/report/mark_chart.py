@@ -6,11 +6,11 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .drawing import FAINT, INK, LETTER, MARGIN, WIDTH, Drawing, Style, add_axes, finish, frame
 
-ACROSS = 4  # panels side by side
+NARROWEST = 1.15  # width of a panel, in inches
 WRAP = 60  # letters of a row's name in a line
 
 
@@ -39,7 +39,7 @@ class MarkChart:
         rows: names, from the top.
         x: title of the x axes.
         alt: the chart in words.
-        zero: draw a line at 0, and give all panels the same x axis.
+        zero: whether to draw a line at 0.
     """
 
     panels: Sequence[MarkPanel]
@@ -51,18 +51,17 @@ class MarkChart:
     def draw(self) -> Drawing:
         names = [textwrap.fill(row, WRAP, break_on_hyphens=False) for row in self.rows]
         letters = max(len(line) for name in names for line in (name or " ").splitlines())
-        gutter, across = MARGIN + 0.15 + LETTER * letters, min(ACROSS, len(self.panels))
+        gutter = MARGIN + 0.15 + LETTER * letters
+        across = min(len(self.panels), int((WIDTH - gutter) / NARROWEST))
         wide = (WIDTH - gutter - MARGIN) / across
         tall = (0.31 if any("\n" in name for name in names) else 0.2) * len(names)
         keys = {marks.title: {"linestyle": "none"} | marks.style.mark() for p in self.panels for marks in p.marks}
         body = (tall + 0.9) * math.ceil(len(self.panels) / across)
         with frame(body, keys if len(keys) > 1 else {}) as (figure, top):
-            first: Any = {}
             for index, panel in enumerate(self.panels):
                 left, upper = gutter + wide * (index % across), top + 0.3 + (tall + 0.9) * (index // across)
-                axes = add_axes(figure, left, upper, min(3.5, wide - 0.3), tall, **first)
+                axes = add_axes(figure, left, upper, min(3.5, wide - 0.3), tall)
                 if self.zero:
-                    first["sharex"] = axes
                     axes.axvline(0, color=FAINT, linewidth=0.9, linestyle="--")
                 axes.set_title(panel.title)
                 axes.set_xlabel(self.x)

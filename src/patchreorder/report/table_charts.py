@@ -14,11 +14,8 @@ from .mark_chart import MarkChart, MarkPanel, Marks
 from .sheets import Sheet
 from .tables import Curve, Heading, Table
 
-SEED, MEAN, PAPER = (
-    Style(BLUE, marker="o"),
-    Style(BLUE, marker="|", hollow=True),
-    Style(ORANGE, marker="D", hollow=True),
-)
+SEED, MEAN = Style(BLUE, marker="o"), Style(BLUE, marker="|", hollow=True)
+PAPER = Style(ORANGE, marker="D", hollow=True)
 REFERENCE = Style(BLACK, (0, (2, 1.5)), ".")
 GROUP = 6  # models of one chart: more lines cannot be told apart
 NUMBERS = 13  # columns of the table of numbers below a chart
@@ -53,7 +50,7 @@ def pairs_chart(table: Table) -> Drawing | None:
             if pair.column == column
         ]
         if values:
-            panels.append(MarkPanel(column.title, [Marks("difference", SEED, values)]))
+            panels.append(MarkPanel(column.title, [Marks("difference", Style(BLUE, marker="."), values)]))
     x = "difference of score" if table.compares_scores else "points of error"
     alt = "The differences of the table with their 95 % intervals"
     return MarkChart(panels=panels, rows=rows, x=x, alt=alt, zero=True).draw() if panels else None

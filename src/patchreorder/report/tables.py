@@ -26,6 +26,7 @@ class Heading(NamedTuple):
     title: str
     about: str = ""
     columns: tuple[str, ...] = ()  # the only columns that a row has cells in; () means all
+    compared: bool = True  # False for a column that nearly repeats another one
 
 
 class Curve(NamedTuple):
@@ -53,7 +54,6 @@ class RecipeResults:
     paper: Mapping[tuple[str, str], float]  # the paper's values by row and column
     unlike_paper: Sequence[str]  # settings that are not comparable with the paper
     compare: Sequence[tuple[str, str]]  # pairs of rows: the first is tested against the second
-    uncompared: frozenset[str]  # columns without tests, because they nearly repeat another column
     settings: Mapping[str, str]  # what each setting is
     needs: Mapping[str, str]  # options that the command needs for a setting
     rows_of: Mapping[str, Sequence[str]]  # the rows of a setting that does not have all
@@ -326,7 +326,7 @@ def _cells(
 
 def _compared(table: Table, a: Heading, b: Heading, column: Heading) -> Iterator[Pair]:
     cells = [table.cell(a, column), table.cell(b, column)]
-    if column.name in table.recipe.uncompared or not all(cell.expected for cell in cells):
+    if not column.compared or not all(cell.expected for cell in cells):
         return
     lacking = [row.title for row, cell in zip((a, b), cells, strict=True) if not cell.results]
     if lacking:

@@ -1,7 +1,11 @@
 """The routes of the application."""
 
+import asyncio
+import time
+
 from patchreorder.playground import networks
-from patchreorder.playground.pool import Busy, Pool, TimedOut
+from patchreorder.playground.pool import BUSY, Pool
+from patchreorder.playground.requests import RequestError
 
 ONE = {"digit": {"strokes": [[500, 100, 500, 900]]}}
 
@@ -29,16 +33,16 @@ def test_about_has_the_measured_errors(client):
 
 
 def test_a_busy_server_responds_503_and_a_slow_one_504(client, monkeypatch):
-    def fail(error):
-        async def run(self, job, *, disconnected=None):
-            disconnected.close()
-            raise error
+    monkeypatch.setattr(networks.Networks, "answer", lambda *given: time.sleep(0.3))
+    wait = asyncio.wait
+    monkeypatch.setattr(asyncio, "wait", lambda tasks, timeout, **given: wait(tasks, timeout=timeout / 500, **given))
+    slow = client.post("/api/answer", json=ONE)
+    assert (slow.status_code, slow.json()["error"]) == (504, "this took longer than 5 seconds")
+    monkeypatch.setattr(Pool, "run", _busy)
+    busy = client.post("/api/answer", json=ONE)
+    assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
 
-        monkeypatch.setattr(Pool, "run", run)
 
-    fail(Busy)
-    answer = client.post("/api/answer", json=ONE)
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    fail(TimedOut)
-    answer = client.post("/api/answer", json=ONE)
-    assert (answer.status_code, answer.json()["error"]) == (504, "this took longer than 5 seconds")
+async def _busy(self, job, *, disconnected):
+    disconnected.close()
+    raise RequestError(*BUSY)

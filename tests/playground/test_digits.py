@@ -8,7 +8,6 @@ import pytest
 from patchreorder.data import datasets
 from patchreorder.data.generated import generate_digits
 from patchreorder.playground.digits import SAMPLES, Mnist, render
-from patchreorder.playground.requests import Drawing
 
 from .images import from_base64
 
@@ -17,7 +16,7 @@ from .images import from_base64
 def test_a_drawing_of_any_size_is_rendered_as_large_as_mnists_digits(scale):
     strokes = json.loads(SAMPLES.read_text())[4]["strokes"]
     lines = tuple(tuple(round(100 + scale * value) for value in stroke) for stroke in strokes)
-    image = render(Drawing(lines)).pixels
+    image = render(lines).pixels
     rows, columns = (np.flatnonzero(image.max(axis)) for axis in (1, 0))
     assert max(len(rows), len(columns)) in (20, 21)
     ink = image.astype(float) / image.sum()
@@ -26,7 +25,7 @@ def test_a_drawing_of_any_size_is_rendered_as_large_as_mnists_digits(scale):
 
 
 def test_a_single_point_is_a_dot():
-    image = render(Drawing(((500, 500),))).pixels
+    image = render(((500, 500),)).pixels
     assert 4 <= np.count_nonzero(image) <= 16
     assert image[14, 14] == 255
 

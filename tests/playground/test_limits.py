@@ -6,8 +6,10 @@ import time
 
 import pytest
 
+from patchreorder.playground import app as app_module
 from patchreorder.playground import limits
 from patchreorder.playground.limits import HEADERS, LimitedApp
+from patchreorder.playground.photographs import Photographs
 
 ONE = {"digit": {"strokes": [[500, 100, 500, 900]]}}
 
@@ -24,6 +26,7 @@ ONE = {"digit": {"strokes": [[500, 100, 500, 900]]}}
         ("localhost.", False, 421),
         ("192.168.1.2:8028", False, 421),
         ("", False, 421),
+        ("[", False, 421),
         ("192.168.1.2:8028", True, 200),
         ("box.local", True, 200),
         ("evil.example", True, 421),
@@ -49,6 +52,7 @@ def test_pages_of_other_sites_are_not_answered(client, origin, status):
     ("method", "path", "status"),
     [
         ("GET", "/", 200),
+        ("HEAD", "/index.html", 200),
         ("GET", "/main.js", 200),
         ("GET", "/api/about", 200),
         ("GET", "/../app.py", 404),
@@ -70,7 +74,7 @@ def test_every_response_has_the_headers(client, method, path, status):
         assert list(answer.json()) == ["error"]
 
 
-def post(app, messages, *, path="/api/photos", headers=(), seconds=limits.SECONDS):
+def post(app, messages, *, path="/api/photos", headers=()):
     """Status and error of a request whose body comes in these messages; an int is a wait in milliseconds."""
     sent: list = []
     scope = {
@@ -94,7 +98,7 @@ def post(app, messages, *, path="/api/photos", headers=(), seconds=limits.SECOND
     async def send(message):
         sent.append(message)
 
-    asyncio.run(LimitedApp(app._app, seconds=seconds)(scope, receive, send))
+    asyncio.run(app(scope, receive, send))
     return sent[0]["status"], json.loads(sent[1]["body"])["error"]
 
 
@@ -111,19 +115,19 @@ def test_bodies_are_bounded_whatever_their_headers_say(app):
     assert len(taken) == 11  # it stops reading at the limit
     assert post(app, [], headers=[(b"content-length", b"10000001")])[0] == 413
     assert post(app, endless(), headers=[(b"content-length", b"5")])[0] == 413
-    assert post(app, [b"x" * 64_001], path="/api/answer")[0] == 413
+    json_type = (b"content-type", b"application/json")
+    assert post(app, [b"x" * 64_001], path="/api/answer", headers=[json_type])[0] == 413
 
 
-def test_a_body_that_does_not_arrive_times_out(app):
+def test_a_body_that_does_not_arrive_times_out(app, monkeypatch):
+    monkeypatch.setattr(limits, "SECONDS", 0.1)
     began = time.monotonic()
-    assert post(app, [b"x", 5000], seconds=0.1) == (408, "the request did not arrive within 0.1 seconds")
+    assert post(app, [b"x", 5000]) == (408, "the request did not arrive within 0.1 seconds")
     assert time.monotonic() - began < 3
 
 
-def test_the_number_of_requests_is_bounded(app, monkeypatch):
-    monkeypatch.setattr(limits, "MAX_UPLOADS", 0)
-    assert post(app, [b"x"]) == (503, "the server is busy: try again in a moment")
-    monkeypatch.setattr(limits, "MAX_UPLOADS", 1)
-    assert post(app, [b"x"])[0] == 415
-    monkeypatch.setattr(limits, "MAX_REQUESTS", 0)
-    assert post(app, [b"{}"], path="/api/answer")[0] == 503
+def test_the_number_of_uploads_is_bounded(weights, no_mnist, monkeypatch):
+    photos = Photographs(weights=weights)
+    for most, status in ((0, 503), (1, 415)):
+        monkeypatch.setattr(app_module, "MAX_UPLOADS", most)
+        assert post(app_module.create_app(mnist=no_mnist, photos=photos), [b"x"])[0] == status

@@ -15,7 +15,8 @@ from patchreorder import create_model
 from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.operator.functional import PatchReorderOptions
 from patchreorder.playground.app import create_app
-from patchreorder.playground.photographs import MAX_SCANS, SHORT, Photographs, UnsupportedFormat, open_photo
+from patchreorder.playground.photographs import MAX_SCANS, SHORT, Photographs, open_photo
+from patchreorder.playground.requests import RequestError
 
 from .images import encode, from_base64, header_only, pattern
 
@@ -79,7 +80,7 @@ def test_large_photographs_are_scaled_down():
     image = open_photo(encode(Image.new("RGB", (3000, 1500), (9, 99, 9)), "JPEG"))
     assert min(image.size) <= SHORT
     assert open_photo(encode(Image.new("RGB", (2000, 1600)))).size == (640, 512)
-    with pytest.raises(UnsupportedFormat):
+    with pytest.raises(RequestError, match="not an image of a supported format"):
         open_photo(b"GIF88a")
 
 
@@ -87,7 +88,7 @@ def test_the_oldest_photographs_are_dropped(weights):
     photos = Photographs(weights=weights, cached=2)
     names = [photos.add(encode(pattern(300 + number))) for number in range(3)]
     assert photos.look(names[2], UPRIGHT, PatchReorderOptions())["image"]
-    with pytest.raises(KeyError):
+    with pytest.raises(RequestError, match="send it again"):
         photos.look(names[0], UPRIGHT, PatchReorderOptions())
 
 

@@ -6,7 +6,12 @@ import time
 
 import pytest
 
-from patchreorder.playground.pool import Abandoned, Busy, Pool, TimedOut
+from patchreorder.playground.pool import Abandoned, Pool
+from patchreorder.playground.requests import RequestError
+
+
+def run(pool, job):
+    return pool.run(job, disconnected=asyncio.sleep(60))
 
 
 def test_a_full_queue_is_an_error_at_once():
@@ -14,13 +19,13 @@ def test_a_full_queue_is_an_error_at_once():
 
     async def several():
         pool = Pool(workers=1, waiting=1, seconds=5)
-        jobs = [asyncio.ensure_future(pool.run(lambda check: free.wait(5))) for _ in range(2)]
+        jobs = [asyncio.ensure_future(run(pool, lambda check: free.wait(5))) for _ in range(2)]
         await asyncio.sleep(0.01)
-        with pytest.raises(Busy):
-            await pool.run(lambda check: None)
+        with pytest.raises(RequestError, match="busy"):
+            await run(pool, lambda check: None)
         free.set()
         assert await asyncio.gather(*jobs) == [True, True]
-        assert await pool.run(lambda check: 7) == 7  # there is room again
+        assert await run(pool, lambda check: 7) == 7  # there is room again
         pool.close()
 
     asyncio.run(several())
@@ -41,20 +46,20 @@ class Slow:
             self.ended.set()
 
 
-@pytest.mark.parametrize("reason", [TimedOut, Abandoned])
-def test_a_job_stops_when_nobody_waits_for_it(reason):
+@pytest.mark.parametrize(
+    ("seconds", "leaves_after", "reason"),
+    [(0.1, 60, pytest.raises(RequestError, match=r"0\.1 seconds")), (20, 0.05, pytest.raises(Abandoned))],
+)
+def test_a_job_stops_when_nobody_waits_for_it(seconds, leaves_after, reason):
     job = Slow()
 
     async def leave():
-        if reason is TimedOut:
-            pool, disconnected = Pool(workers=1, waiting=0, seconds=0.1), None
-        else:
-            pool, disconnected = Pool(workers=1, waiting=0, seconds=20), asyncio.sleep(0.05)
-        with pytest.raises(reason):
-            await pool.run(job, disconnected=disconnected)
+        pool = Pool(workers=1, waiting=0, seconds=seconds)
+        with reason:
+            await pool.run(job, disconnected=asyncio.sleep(leaves_after))
         assert await asyncio.to_thread(job.ended.wait, 2)
         await asyncio.sleep(0.05)
-        assert await pool.run(lambda check: 1) == 1
+        assert await run(pool, lambda check: 1) == 1
         pool.close()
 
     asyncio.run(leave())

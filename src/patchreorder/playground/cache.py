@@ -20,7 +20,6 @@ class Cache(Generic[K, V]):
         self._lock = threading.Lock()
 
     def __getitem__(self, key: K) -> V:
-        """Return the cached value; raises KeyError if there is none."""
         with self._lock:
             self._values.move_to_end(key)
             return self._values[key]

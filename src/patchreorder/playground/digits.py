@@ -16,7 +16,7 @@ from torch import Tensor
 
 from patchreorder.data import datasets, sources
 
-from .requests import Drawing, InvalidRequest
+from .requests import Drawing, RequestError
 
 SIDE, BOX = 28, 20  # pixels of an image and of the digit in it, as in MNIST
 PEN = 2.6  # width in pixels, about that of MNIST
@@ -32,8 +32,7 @@ class Digit(NamedTuple):
     label: int | None = None
 
     def image(self) -> Tensor:
-        """Return the image as (1, 1, 28, 28) from 0 to 1."""
-        return torch.from_numpy(self.pixels).float().div(255)[None, None]
+        return torch.from_numpy(self.pixels).float().div(255)[None, None]  # 1 1 28 28
 
     def as_json(self) -> dict[str, Any]:
         return {"label": self.label, "pixels": base64.b64encode(self.pixels.tobytes()).decode()}
@@ -43,10 +42,10 @@ class Digit(NamedTuple):
 def render(drawing: Drawing) -> Digit:
     """Render a drawing as MNIST's digits are: its longer side 20 pixels, its centre of mass in the middle.
 
-    >>> render(Drawing(((500, 100, 500, 900),))).pixels.max(0).nonzero()[0].tolist()
+    >>> render(((500, 100, 500, 900),)).pixels.max(0).nonzero()[0].tolist()
     [12, 13, 14, 15]
     """
-    lines = [np.array(stroke, float).reshape(-1, 2) for stroke in drawing.strokes]
+    lines = [np.array(stroke, float).reshape(-1, 2) for stroke in drawing]
     points = np.concatenate(lines)
     low, high = points.min(0), points.max(0)
     scale = (BOX - PEN) * OVERSAMPLING / max(*(high - low), 1.0)
@@ -61,11 +60,8 @@ def render(drawing: Drawing) -> Digit:
     ink = np.asarray(image).astype(float)
     centre = [float((ink.sum(1 - axis) * (np.arange(side) + 0.5)).sum() / ink.sum()) for axis in (0, 1)]
     margin = (SIDE - BOX) / 2 * OVERSAMPLING  # a larger shift would cut the digit off
-    top, left = (
-        round(float(np.clip(middle - side / 2, -margin, margin))) + (side - SIDE * OVERSAMPLING) // 2
-        for middle in centre
-    )
-    crop = ink[top : top + SIDE * OVERSAMPLING, left : left + SIDE * OVERSAMPLING]
+    top, left = (round(float(np.clip(middle - side / 2, -margin, margin))) + side // 4 for middle in centre)
+    crop = ink[top : top + side // 2, left : left + side // 2]
     pixels = crop.reshape(SIDE, OVERSAMPLING, SIDE, OVERSAMPLING).mean((1, 3)).round().astype(np.uint8)
     return Digit(pixels)
 
@@ -73,17 +69,11 @@ def render(drawing: Drawing) -> Digit:
 def samples() -> list[Digit]:
     """Return the ten drawings that come with the page."""
     stored = json.loads(SAMPLES.read_text(encoding="utf-8"))
-    return [Digit(render(Drawing(tuple(map(tuple, each["strokes"])))).pixels, each["label"]) for each in stored]
+    return [Digit(render(tuple(map(tuple, each["strokes"]))).pixels, each["label"]) for each in stored]
 
 
 class Mnist:
-    """MNIST's test digits if they are on this machine, else `reason` says what to do.
-
-    Args:
-        folder: folder with MNIST's four files, instead of the cache.
-        fetch: download them if they are not cached.
-        say: gets a line about each download.
-    """
+    """MNIST's test digits from a folder or the cache, or downloaded; else `reason` says what to do."""
 
     def __init__(
         self, *, folder: Path | None = None, fetch: bool = False, say: Callable[[str], None] = lambda text: None
@@ -91,23 +81,14 @@ class Mnist:
         self._digits: datasets.Digits | None = None
         self.reason = ""
         try:
-            self._digits = datasets.mnist(
-                "mnist",
-                split="test",
-                folder=folder if folder or fetch else sources.cache_folder(sources.MNIST),
-                say=say,
-            )
+            cached = None if fetch else sources.cache_folder(sources.MNIST)
+            self._digits = datasets.mnist("mnist", split="test", folder=folder or cached, say=say)
         except (ValueError, OSError):
             if folder or fetch:
                 raise
             self.reason = "MNIST is not on this machine: start `patchreorder play --fetch` to download it."
 
     def digit(self, index: int) -> Digit:
-        """Return a test digit.
-
-        Raises:
-            InvalidRequest: MNIST is not on this machine.
-        """
         digits = self._need()
         return Digit(digits.images[index, 0].numpy(), int(digits.labels[index]))
 
@@ -121,5 +102,5 @@ class Mnist:
 
     def _need(self) -> datasets.Digits:
         if self._digits is None:
-            raise InvalidRequest(self.reason)
+            raise RequestError(422, self.reason)
         return self._digits

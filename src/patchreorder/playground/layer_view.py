@@ -19,10 +19,8 @@ def layer_view(maps: Tensor, options: PatchReorderOptions) -> dict[str, Any]:
     """Return the strongest maps of an image before and after reordering, upright and posed, and the order.
 
     Pixels are base64 of bytes, scaled by the maximum of the channel. `order` holds, by channel, the index of the patch
-    that moves to each position; `energy` holds the energy of each patch. Both are those of the posed image.
-
-    Shape:
-        maps: (2, c, h, w), of the upright image and of the posed one.
+    that moves to each position; `energy` holds the energy of each patch. Both are those of the posed image. The maps
+    are (2, c, h, w), of the upright image and of the posed one.
     """
     after, order = patch_reorder(maps, **options.arguments(), return_order=True)
     rows, columns = order.shape[2:]
@@ -30,7 +28,11 @@ def layer_view(maps: Tensor, options: PatchReorderOptions) -> dict[str, Any]:
     strength = maps.square().sum((2, 3)).log().sum(0)  # a sum of logarithms: strong in both poses, not in one alone
     strongest = strength.argsort(descending=True, stable=True)[:CHANNELS]
     channels = strongest.sort().values
-    scale = maps[:, channels].amax((0, 2, 3)).clamp(min=1e-12)
+    scale = maps[:, channels].amax((0, 2, 3)).clamp(min=1e-12).view(-1, 1, 1)
+
+    def encode(chosen: Tensor) -> str:
+        return to_base64(chosen / scale)
+
     if options.per_channel:
         order, energy = order[1, channels], energy[channels]
     else:
@@ -42,8 +44,8 @@ def layer_view(maps: Tensor, options: PatchReorderOptions) -> dict[str, Any]:
         "levels": options.levels,
         "channels": channels.tolist(),
         "strongest": int(strongest[0]),
-        "upright": {"before": _encode(maps[0, channels], scale), "after": _encode(after[0, channels], scale)},
-        "posed": {"before": _encode(maps[1, channels], scale), "after": _encode(after[1, channels], scale)},
+        "upright": {"before": encode(maps[0, channels]), "after": encode(after[0, channels])},
+        "posed": {"before": encode(maps[1, channels]), "after": encode(after[1, channels])},
         "order": order.flatten(1).tolist(),
         "energy": [[float(f"{value:.3g}") for value in channel] for channel in energy.flatten(1).tolist()],
         "similarity": {"before": similarity(maps[:1], maps[1:]), "after": similarity(after[:1], after[1:])},
@@ -51,14 +53,11 @@ def layer_view(maps: Tensor, options: PatchReorderOptions) -> dict[str, Any]:
 
 
 def similarity(maps: Tensor, others: Tensor) -> float:
-    """Return the cosine similarity of the maps of one image to those of others, each as one vector; mean over these.
-
-    Shape:
-        maps: (1, c, h, w); others: (b, c, h, w).
-    """
+    """Return the mean cosine similarity of the maps of one image (1, c, h, w) to those of others (b, c, h, w)."""
     return round(float(F.cosine_similarity(maps.flatten(1), others.flatten(1)).mean()), 4)
 
 
-def _encode(maps: Tensor, scale: Tensor) -> str:
-    scaled = (maps.clamp(min=0) / scale.view(-1, 1, 1) * 255).round().to(torch.uint8)
-    return base64.b64encode(scaled.contiguous().numpy().tobytes()).decode()
+def to_base64(values: Tensor) -> str:
+    """Return values from 0 to 1 as base64 of bytes."""
+    pixels = values.mul(255).round().clamp(0, 255).to(torch.uint8)
+    return base64.b64encode(pixels.numpy().tobytes()).decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from patchreorder.models import create_model, shipped
 from patchreorder.operator.functional import PatchReorderOptions, patch_reorder
 
 from .digits import Digit, samples
-from .layer_view import layer_view, similarity
+from .layer_view import layer_view, similarity, to_base64
 from .requests import DATASETS, MAX_SHIFT, DigitPose
 
 NETWORKS = ("cnn", "pr_cnn", "st_cnn")
@@ -33,29 +32,34 @@ class Networks:
         self._sample_maps = {}
         for dataset in DATASETS.values():
             upright = torch.cat([pose_digit(sample, [DigitPose()], dataset) for sample in self._samples])
-            self._sample_maps[dataset] = _before_reorder(self._models["pr_cnn", dataset])(upright)
+            before, _ = _halves(self._models["pr_cnn", dataset])
+            self._sample_maps[dataset] = before(upright)
 
     @torch.inference_mode()
     def answer(self, digit: Digit, pose: DigitPose, dataset: str, options: PatchReorderOptions) -> dict[str, Any]:
         """Return what the page shows of one pose: the image, probabilities of each network, PR-CNN's feature maps."""
         images = pose_digit(digit, [DigitPose(), pose], dataset)
-        maps = _before_reorder(self._models["pr_cnn", dataset])(images)
+        before, reorder = _halves(self._models["pr_cnn", dataset])
         transformer, classifier = self._models["st_cnn", dataset]
-        transformed = transformer(images)
+        maps, transformed = before(images), transformer(images)
+        # The options of the page change its view of the layer, not the network.
         logits = {
             "cnn": self._models["cnn", dataset](images),
-            "pr_cnn": _from_reorder(self._models["pr_cnn", dataset])(maps),
+            "pr_cnn": reorder(maps),
             "st_cnn": classifier(transformed),
         }
         probabilities = {name: values.softmax(1) for name, values in logits.items()}
         upright = {name: int(values[0].argmax()) for name, values in probabilities.items()}
         view = layer_view(maps, options)
-        view["similarity"]["others"] = self._similarity_to_others(maps[:1], upright["pr_cnn"], dataset, options)
+        # The baseline: the mean similarity of the upright digit to the sample drawings of other classes.
+        others = self._sample_maps[dataset][[s.label != upright["pr_cnn"] for s in self._samples]]
+        after = (patch_reorder(x, **options.arguments()) for x in (maps[:1], others))
+        view["similarity"]["others"] = {"before": similarity(maps[:1], others), "after": similarity(*after)}
         return {
             "label": digit.label,
             "side": images.shape[2],
-            "image": _encode(images[1]),
-            "transformed": _encode(transformed[1]),
+            "image": to_base64(images[1]),
+            "transformed": to_base64(transformed[1]),
             "probabilities": {name: _rounded(values[1]) for name, values in probabilities.items()},
             "upright": upright,
             "layer": view,
@@ -63,8 +67,7 @@ class Networks:
 
     def map_size(self, dataset: str) -> tuple[int, int]:
         """Return height and width of the feature maps that PR-CNN reorders."""
-        height, width = self._sample_maps[dataset].shape[2:]
-        return height, width
+        return tuple(self._sample_maps[dataset].shape[2:])
 
     def ring(self, digit: Digit, pose: DigitPose, *, check: Callable[[], None]) -> dict[str, Any]:
         """Return the predictions for every rotation of the shifted digit, by the networks of MNIST-R."""
@@ -91,33 +94,19 @@ class Networks:
                 predictions["probabilities"] += _rounded(best.values)
         return found
 
-    def _similarity_to_others(
-        self, maps: Tensor, label: int, dataset: str, options: PatchReorderOptions
-    ) -> dict[str, float]:
-        """Return the mean similarity of the upright digit to the sample drawings of other classes."""
-        others = self._sample_maps[dataset][[n for n, sample in enumerate(self._samples) if sample.label != label]]
-        after = (patch_reorder(x, **options.arguments()) for x in (maps, others))
-        return {"before": similarity(maps, others), "after": similarity(*after)}
-
 
 def pose_digit(digit: Digit, poses: Iterable[DigitPose], dataset: str) -> Tensor:
     """Render the digit in each pose on the canvas of the data set: (b, 1, size, size) from 0 to 1."""
     size = MNIST_VARIANTS[dataset].size
-    rotation, down, right = torch.tensor(list(poses), dtype=torch.float32).unbind(1)
-    return transforms.warp(
-        digit.image().expand(len(rotation), -1, -1, -1),
-        degrees=rotation,
-        scale=torch.ones_like(rotation),
-        shift=torch.stack([down, right], dim=1),
-        size=(size, size),
-    )
+    table = torch.tensor(list(poses), dtype=torch.float32)
+    images, upright = digit.image().expand(len(table), -1, -1, -1), torch.ones(len(table))
+    return transforms.warp(images, degrees=table[:, 0], scale=upright, shift=table[:, 1:], size=(size, size))
 
 
 def error_rates() -> dict[str, dict[str, float]]:
     """Return the error in % of the networks on MNIST's test digits, rotated (r) and shifted (t), as measured."""
-    return {
-        name: {short: shipped.row(name, dataset)["value"] for short, dataset in DATASETS.items()} for name in NETWORKS
-    }
+    datasets = DATASETS.items()
+    return {name: {short: shipped.row(name, dataset)["value"] for short, dataset in datasets} for name in NETWORKS}
 
 
 def _load(name: str, dataset: str) -> nn.Sequential:
@@ -126,23 +115,11 @@ def _load(name: str, dataset: str) -> nn.Sequential:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the fastest layout
 
 
-def _reorder_index(model: nn.Sequential) -> int:
-    return [name for name, _ in model.named_children()].index("reorder")
-
-
-def _before_reorder(model: nn.Sequential) -> nn.Module:
-    return model[: _reorder_index(model)]
-
-
-def _from_reorder(model: nn.Sequential) -> nn.Module:
-    """Return the trained reorder layer and all after it. The options of the page do not change them."""
-    return model[_reorder_index(model) :]
+def _halves(model: nn.Sequential) -> tuple[nn.Module, nn.Module]:
+    """Return what comes before the reorder layer, and this layer with all after it."""
+    index = [name for name, _ in model.named_children()].index("reorder")
+    return model[:index], model[index:]
 
 
 def _rounded(values: Tensor) -> list[float]:
     return [round(value, 4) for value in values.tolist()]
-
-
-def _encode(image: Tensor) -> str:
-    pixels = image.mul(255).round().clamp(0, 255).to(torch.uint8)
-    return base64.b64encode(pixels.contiguous().numpy().tobytes()).decode()

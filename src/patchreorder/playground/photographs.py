@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from PIL import Image
@@ -27,7 +27,7 @@ from patchreorder.search.describe import open_descriptor
 
 from .cache import Cache
 from .layer_view import layer_view
-from .requests import InvalidRequest
+from .requests import RequestError
 
 MAX_PIXELS = 40_000_000
 MAX_SCANS = 64  # of a JPEG: a progressive one has about ten, and decoding each visits every pixel
@@ -45,27 +45,11 @@ SIGNATURES = {
 }
 
 
-class UnsupportedFormat(InvalidRequest):
-    """A file that is not an image of a supported format."""
-
-
-class Photo(NamedTuple):
-    """An uploaded photograph and its feature maps when upright."""
-
-    image: Image.Image
-    maps: Tensor
-
-
 def open_photo(content: bytes) -> Image.Image:
-    """Decode a file to an upright RGB image whose short side is at most 512 pixels.
-
-    Raises:
-        UnsupportedFormat: it is not JPEG, PNG, GIF, WebP or BMP.
-        BadImage, InvalidRequest: it is damaged or too large.
-    """
+    """Decode a file to an upright RGB image whose short side is at most 512 pixels."""
     kind = next((name for name, starts in SIGNATURES.items() if content.startswith(starts)), None)
     if kind is None or (kind == "WebP" and content[8:12] != b"WEBP"):
-        raise UnsupportedFormat(f"the file is not an image of a supported format: send {', '.join(SIGNATURES)}")
+        raise RequestError(415, f"the file is not an image of a supported format: send {', '.join(SIGNATURES)}")
     # In compressed data 0xff is never followed by 0xda, so this counts the scans, and at most a few in metadata.
     scans = content.count(b"\xff\xda") if kind == "JPEG" else 0
     if scans > MAX_SCANS:
@@ -73,9 +57,10 @@ def open_photo(content: bytes) -> Image.Image:
     image = decode(content, name="the file", short=SHORT, max_pixels=MAX_PIXELS)
     short, long = sorted(image.size)
     if long > MAX_ASPECT * short:
-        raise InvalidRequest(
+        raise RequestError(
+            422,
             f"the image has {image.width} x {image.height} pixels: its long side must be at most "
-            f"{MAX_ASPECT} times its short side"
+            f"{MAX_ASPECT} times its short side",
         )
     if short > SHORT:
         size = tuple(round(side * SHORT / short) for side in image.size)
@@ -84,14 +69,7 @@ def open_photo(content: bytes) -> Image.Image:
 
 
 class Photographs:
-    """The photographs uploaded last, and AlexNet up to conv5 if its weights are on this machine.
-
-    Args:
-        weights: file with the weights, instead of the cache.
-        fetch: download the weights if they are not cached.
-        say: gets a line about each download.
-        cached: number of photographs to hold; an upload beyond it drops the one used longest ago.
-    """
+    """The photographs used last, and AlexNet up to conv5; `reason` says what to do if its weights are not there."""
 
     def __init__(
         self,
@@ -101,14 +79,13 @@ class Photographs:
         say: Callable[[str], None] = lambda text: None,
         cached: int = CACHED,
     ) -> None:
-        self._photos: Cache[str, Photo] = Cache(cached)
+        self._photos: Cache[str, tuple[Image.Image, Tensor]] = Cache(cached)  # and its maps when upright
         self._network: nn.Module | None = None
-        self.reason = ""  # why there is no network
+        self.reason = ""
         try:
             if weights is None and not fetch:
-                weights = sources.fetch(trained.ALEXNET, folder=sources.cache_folder(trained.ALEXNET))[
-                    trained.ALEXNET_FILE
-                ]
+                found = sources.fetch(trained.ALEXNET, folder=sources.cache_folder(trained.ALEXNET))
+                weights = found[trained.ALEXNET_FILE]
             self._network = open_descriptor("alexnet/pr", weights=weights, say=say).maps
         except (ValueError, OSError):
             if weights is not None or fetch:
@@ -120,30 +97,30 @@ class Photographs:
 
     def add(self, content: bytes) -> str:
         """Decode and hold a photograph; return its name, the SHA-256 of the file."""
-        network = self._need()
-        name = sha256(content).hexdigest()
+        network, name = self._need(), sha256(content).hexdigest()
 
-        def make() -> Photo:
+        def make() -> tuple[Image.Image, Tensor]:
             image = open_photo(content)
-            return Photo(image, _maps(network, _crop(image, UPRIGHT)))
+            return image, _maps(network, _crop(image, UPRIGHT))
 
         self._photos.get(name, make)
         return name
 
     def look(self, name: str, pose: Pose, options: PatchReorderOptions) -> dict[str, Any]:
-        """Return the posed photograph as the network sees it, and its conv5 maps beside those of the upright one.
-
-        Raises:
-            KeyError: the photograph is not in memory.
-        """
+        """Return the posed photograph as the network sees it, and its conv5 maps beside those of the upright one."""
         network = self._need()
-        photo = self._photos[name]
-        crop = _crop(photo.image, pose)
-        return {"image": _jpeg(crop), "layer": layer_view(torch.cat([photo.maps, _maps(network, crop)]), options)}
+        try:
+            image, upright = self._photos[name]
+        except KeyError:
+            raise RequestError(404, "this photograph is no longer in memory: send it again") from None
+        crop, file = _crop(image, pose), io.BytesIO()
+        Image.fromarray(crop.numpy()).save(file, "JPEG", quality=85)
+        view = layer_view(torch.cat([upright, _maps(network, crop)]), options)
+        return {"image": base64.b64encode(file.getvalue()).decode(), "layer": view}
 
     def _need(self) -> nn.Module:
         if self._network is None:
-            raise InvalidRequest(self.reason)
+            raise RequestError(422, self.reason)
         return self._network
 
 
@@ -156,9 +133,3 @@ def _crop(image: Image.Image, pose: Pose) -> Tensor:
 def _maps(network: nn.Module, crop: Tensor) -> Tensor:
     images = crop.permute(2, 0, 1)[None].float().div(255)
     return network(images.contiguous(memory_format=torch.channels_last)).contiguous()
-
-
-def _jpeg(crop: Tensor) -> str:
-    file = io.BytesIO()
-    Image.fromarray(crop.numpy()).save(file, "JPEG", quality=85)
-    return base64.b64encode(file.getvalue()).decode()

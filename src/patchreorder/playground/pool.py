@@ -8,15 +8,10 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from .requests import RequestError
+
 T = TypeVar("T")
-
-
-class Busy(Exception):
-    """All threads are busy and the queue is full."""
-
-
-class TimedOut(Exception):
-    """The job took longer than the time limit."""
+BUSY = 503, "the server is busy: try again in a moment"
 
 
 class Abandoned(Exception):
@@ -24,38 +19,19 @@ class Abandoned(Exception):
 
 
 class Pool:
-    """Threads for one kind of job.
+    """Threads for one kind of job: `workers` run, `waiting` may wait, each for so many seconds altogether.
 
     A thread cannot be stopped from outside. A job therefore gets a function `check` and calls it between steps: it
     raises `Abandoned` once the job has timed out or its client has disconnected. Until then the job counts as pending.
-
-    Args:
-        workers: number of threads.
-        waiting: number of jobs that may wait for a thread.
-        seconds: time limit of a job, including the wait.
     """
 
     def __init__(self, *, workers: int, waiting: int, seconds: float) -> None:
         self._threads = ThreadPoolExecutor(workers)
-        self._capacity = workers + waiting
-        self._pending = 0
-        self.seconds = seconds
+        self._capacity, self._pending, self._seconds = workers + waiting, 0, seconds
 
-    async def run(self, job: Callable[[Callable[[], None]], T], *, disconnected: Awaitable[Any] | None = None) -> T:
-        """Return what `job(check)` returns.
-
-        Args:
-            job: the function to run in a thread.
-            disconnected: completes once nobody waits for the result.
-
-        Raises:
-            Busy: the queue is full.
-            TimedOut: the job took too long.
-            Abandoned: `disconnected` completed first.
-        """
-        if self._pending >= self._capacity:
-            raise Busy
-        self._pending += 1
+    async def run(self, job: Callable[[Callable[[], None]], T], *, disconnected: Awaitable[Any]) -> T:
+        """Return what `job(check)` returns; raise `Abandoned` if `disconnected` completes first."""
+        leaving = asyncio.ensure_future(disconnected)
         stopped = threading.Event()
 
         def check() -> None:
@@ -66,22 +42,19 @@ class Pool:
             check()
             return job(check)
 
-        future = asyncio.wrap_future(self._threads.submit(begin))
-        future.add_done_callback(self._done)
-        leaving = None if disconnected is None else asyncio.ensure_future(disconnected)
         try:
-            await asyncio.wait(
-                {future} if leaving is None else {future, leaving},
-                timeout=self.seconds,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            if self._pending >= self._capacity:
+                raise RequestError(*BUSY)
+            self._pending += 1
+            future = asyncio.wrap_future(self._threads.submit(begin))
+            future.add_done_callback(self._done)
+            await asyncio.wait({future, leaving}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
             if future.done():
                 return future.result()
-            raise Abandoned if leaving is not None and leaving.done() else TimedOut
+            raise Abandoned if leaving.done() else RequestError(504, f"this took longer than {self._seconds:g} seconds")
         finally:
             stopped.set()
-            if leaving is not None:
-                leaving.cancel()
+            leaving.cancel()
 
     def _done(self, future: asyncio.Future[Any]) -> None:
         self._pending -= 1

@@ -13,12 +13,17 @@ MAX_SHIFT = 7  # pixels of a digit: as far as the canvas of MNIST-T reaches
 MAX_PHOTO_SHIFT = 40  # percent of a photograph's sides
 MAX_STROKES, MAX_POINTS = 64, 2048  # of a drawing
 PAD = 1000  # largest coordinate of a drawing
+Drawing = tuple[tuple[int, ...], ...]  # strokes; each is x, y, x, y, ... from 0 to PAD, y downwards
 MAX_GRID, MAX_LEVELS = 64, 6
 DATASETS = {"r": "mnist-r", "t": "mnist-t"}  # what the networks were trained on
 
 
-class InvalidRequest(ValueError):
-    """A request with an invalid value, or for something that this server does not have."""
+class RequestError(ValueError):
+    """A request that is not answered: the status of the response, and why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class DigitPose(NamedTuple):
@@ -29,43 +34,31 @@ class DigitPose(NamedTuple):
     right: int = 0
 
 
-class Drawing(NamedTuple):
-    """Strokes of a pen. A stroke is x, y, x, y, ... from 0 to PAD, y downwards."""
-
-    strokes: tuple[tuple[int, ...], ...]
-
-
 def parse(body: bytes) -> dict[str, Any]:
-    """Return the JSON object of a request.
-
-    Raises:
-        InvalidRequest: if the body is anything else.
-    """
+    """Return the JSON object of a request."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        raise InvalidRequest("the request must be a JSON object") from None
+        found = None
     if not isinstance(found, dict):
-        raise InvalidRequest(f"the request must be a JSON object, not {type(found).__name__}")
+        raise RequestError(422, f"the request ({_short(body)}) must be a JSON object")
     return found
 
 
 def read_digit_pose(request: dict[str, Any]) -> DigitPose:
     """Return `rotation`, `down` and `right`, 0 by default."""
-    return DigitPose(
-        _integer(request, "rotation", -MAX_ROTATION, MAX_ROTATION),
-        _integer(request, "down", -MAX_SHIFT, MAX_SHIFT),
-        _integer(request, "right", -MAX_SHIFT, MAX_SHIFT),
-    )
+    return DigitPose(*_pose(request, MAX_SHIFT))
 
 
 def read_photo_pose(request: dict[str, Any]) -> Pose:
     """Return `rotation` in degrees, `down` and `right` in percent, as a pose of a photograph; 0 by default."""
-    return Pose(
-        _integer(request, "rotation", -MAX_ROTATION, MAX_ROTATION),
-        _integer(request, "down", -MAX_PHOTO_SHIFT, MAX_PHOTO_SHIFT) / 100,
-        _integer(request, "right", -MAX_PHOTO_SHIFT, MAX_PHOTO_SHIFT) / 100,
-    )
+    rotation, down, right = _pose(request, MAX_PHOTO_SHIFT)
+    return Pose(rotation, down / 100, right / 100)
+
+
+def _pose(request: dict[str, Any], shift: int) -> list[int]:
+    limits = {"rotation": MAX_ROTATION, "down": shift, "right": shift}
+    return [_integer(request, name, -most, most) for name, most in limits.items()]
 
 
 def read_dataset(request: dict[str, Any]) -> str:
@@ -73,22 +66,22 @@ def read_dataset(request: dict[str, Any]) -> str:
     return DATASETS[_one_of(request, "trained", tuple(DATASETS))]
 
 
-def read_options(request: dict[str, Any], *, height: int, width: int) -> PatchReorderOptions:
-    """Return the options of the operator from `layer`, checked for maps of this size."""
+def read_options(request: dict[str, Any], size: tuple[int, int]) -> PatchReorderOptions:
+    """Return the options of the operator from `layer`, checked for maps of this height and width."""
     found = request.get("layer", {})
     if not isinstance(found, dict):
-        raise InvalidRequest(f"layer ({_short(found)}) must be an object with grid, levels, energy and per_channel")
+        raise RequestError(422, f"layer ({_short(found)}) must be an object with grid, levels, energy and per_channel")
     # Bounded before `grid ** levels` is computed, which could be a number of any length.
     grid: Grid = "pixels" if found.get("grid") == "pixels" else _integer(found, "grid", 2, MAX_GRID, default=2)
     levels = _integer(found, "levels", 1, MAX_LEVELS, default=1)
     per_channel = found.get("per_channel", True)
     if not isinstance(per_channel, bool):
-        raise InvalidRequest(f"per_channel ({_short(per_channel)}) must be true or false")
+        raise RequestError(422, f"per_channel ({_short(per_channel)}) must be true or false")
     try:
         options = PatchReorderOptions(grid, levels, _one_of(found, "energy", ("l2", "l1")), per_channel)
-        options.patch_grid(height, width)
+        options.patch_grid(*size)
     except ValueError as error:
-        raise InvalidRequest(str(error)) from None
+        raise RequestError(422, str(error)) from None
     return options
 
 
@@ -99,36 +92,36 @@ def read_digit(request: dict[str, Any]) -> Drawing | int:
         return _integer(found, "mnist", 0, 9999)
     if isinstance(found, dict) and "strokes" in found:
         return _drawing(found["strokes"])
-    raise InvalidRequest(
-        f'digit ({_short(found)}) must be {{"mnist": index}} or {{"strokes": [[x, y, x, y, ...], ...]}}'
+    raise RequestError(
+        422, f'digit ({_short(found)}) must be {{"mnist": index}} or {{"strokes": [[x, y, x, y, ...], ...]}}'
     )
 
 
 def _drawing(strokes: Any) -> Drawing:
     if not isinstance(strokes, list) or not 1 <= len(strokes) <= MAX_STROKES:
-        raise InvalidRequest(f"strokes ({_short(strokes)}) must be a list of 1 to {MAX_STROKES} strokes")
+        raise RequestError(422, f"strokes ({_short(strokes)}) must be a list of 1 to {MAX_STROKES} strokes")
     for stroke in strokes:
         if not isinstance(stroke, list) or not stroke or len(stroke) % 2:
-            raise InvalidRequest(f"a stroke ({_short(stroke)}) must be a list x, y, x, y, ... of at least one point")
+            raise RequestError(422, f"a stroke ({_short(stroke)}) must be a list x, y, x, y, ... of at least one point")
         if not all(type(value) is int and 0 <= value <= PAD for value in stroke):
-            raise InvalidRequest(f"a stroke ({_short(stroke)}) must hold integers from 0 to {PAD}")
+            raise RequestError(422, f"a stroke ({_short(stroke)}) must hold integers from 0 to {PAD}")
     points = sum(map(len, strokes)) // 2
     if points > MAX_POINTS:
-        raise InvalidRequest(f"strokes have {points} points, more than {MAX_POINTS}")
-    return Drawing(tuple(tuple(stroke) for stroke in strokes))
+        raise RequestError(422, f"strokes have {points} points, more than {MAX_POINTS}")
+    return tuple(map(tuple, strokes))
 
 
 def _integer(request: dict[str, Any], name: str, low: int, high: int, *, default: int = 0) -> int:
     value = request.get(name, default)
     if type(value) is not int or not low <= value <= high:
-        raise InvalidRequest(f"{name} ({_short(value)}) must be an integer from {low} to {high}")
+        raise RequestError(422, f"{name} ({_short(value)}) must be an integer from {low} to {high}")
     return value
 
 
 def _one_of(request: dict[str, Any], name: str, known: tuple[str, ...]) -> Any:
     value = request.get(name, known[0])
     if not isinstance(value, str) or value not in known:
-        raise InvalidRequest(f"{name} ({_short(value)}) must be one of {', '.join(known)}")
+        raise RequestError(422, f"{name} ({_short(value)}) must be one of {', '.join(known)}")
     return value
 
 

@@ -255,18 +255,29 @@ def test_one_image_for_two_processes():
     assert together(2, _has_one_image) == [predict(network(), digits(1))[0].tolist()] * 2
 
 
+def _broadcasts(world):
+    tensors = [torch.full((2, 3), world.rank + 1.0).T, torch.full((2, 3), world.rank + 1.0), torch.tensor(world.rank)]
+    world.broadcast(tensors)
+    return [tensor.tolist() for tensor in tensors], float(world.sum(torch.tensor(world.rank + 1.0)))
+
+
+def test_broadcast_and_sum():
+    """Also of tensors that are not contiguous."""
+    assert together(2, _broadcasts) == [([[[1.0, 1.0]] * 3, [[1.0] * 3] * 2, 0], 3.0)] * 2
+
+
 def test_restarted_processes_agree_on_a_new_name():
     """In a store that still holds what dead processes wrote, among them a main process that finished its part."""
     store = dist.HashStore()
     old = {}
     keys = ["token 1", "token 2", "acknowledged 1", "acknowledged 2", "tokens"]
-    for attempt in range(3):
+    for late in (1, 0, 2):  # the rank of the process that starts last
         names = {}
-        threads = [threading.Thread(target=_meets, args=(store, rank, rank == attempt, names)) for rank in range(3)]
+        threads = [threading.Thread(target=_meets, args=(store, rank, rank == late, names)) for rank in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(10)
         assert len(names) == 3
         assert len(set(names.values())) == 1
         assert names[0] not in old
@@ -276,7 +287,7 @@ def test_restarted_processes_agree_on_a_new_name():
 
 def _meets(store, rank, late, names):
     time.sleep(0.3 * late)
-    names[rank] = distributed._session(store, rank, 3)
+    names[rank] = distributed._session(store, rank, 3, seconds=5)
 
 
 def test_a_process_that_finds_no_other_raises():

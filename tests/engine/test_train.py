@@ -73,6 +73,12 @@ def test_clipping_limits_the_norm_of_the_gradient():
     assert torch.equal(step(length * 7), free)
 
 
+def test_clipping_ignores_the_scale_of_the_loss(monkeypatch):
+    monkeypatch.setattr(module, "half_precision", lambda device: torch.float16)
+    free, clipped = (moved(network(), amp=True, clip=clip) for clip in (None, 100.0))
+    assert all(torch.equal(clipped[name], value) for name, value in free.items())
+
+
 def test_scales_of_the_learning_rate():
     plain, scaled = moved(network("noisy")), moved(network("noisy"), scales={"0": 3.0, "bias": 2.0})
     for name, scale in {"0.weight": 3.0, "0.bias": 6.0, "6.bias": 2.0, "6.weight": 1.0}.items():
@@ -116,6 +122,15 @@ def test_equal_seeds_give_equal_bits(tmp_path, kind):
     other = trained(6, "c")
     assert all(other[0][name] != value for name, value in first[0].items() if "num_batches" not in name)
     assert other[1]["curve"] != first[1]["curve"]
+
+
+def test_random_numbers_depend_on_seed_and_step():
+    drawn = {seed: [] for seed in (0, 1)}
+    for seed, numbers in drawn.items():
+        model = network()
+        model[0].register_forward_hook(lambda layer, inputs, output, to=numbers: to.append(float(torch.rand(()))))
+        train(model, digits(), Training(steps=3, batch=8), seed=seed)
+    assert len({*drawn[0], *drawn[1]}) == 6
 
 
 @pytest.mark.parametrize(

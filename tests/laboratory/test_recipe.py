@@ -6,7 +6,8 @@ import re
 import pytest
 
 from patchreorder.engine.options import Training
-from patchreorder.laboratory.recipe import Plan, differing
+from patchreorder.files import differing
+from patchreorder.laboratory.recipe import Plan
 
 
 def test_only_what_differs_from_the_defaults_is_hashed():

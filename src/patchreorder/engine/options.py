@@ -36,7 +36,6 @@ class Training:
     warmup: float = 0.15
     decay_every: int = 50_000
     clip: float | None = None
-    ema: None = None  # nothing: it leaves with the rule by which cells are hashed
     amp: bool = False
     scales: Mapping[str, float] = field(default_factory=dict)
 

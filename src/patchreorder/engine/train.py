@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from patchreorder.data.loader import stream
-from patchreorder.files import digest
+from patchreorder.files import differing, digest
 
 from .batches import Dataset, channels_last, epoch_order, model_input
 from .distributed import ALONE, World
@@ -125,7 +125,7 @@ class _Run:
             self.scaler,
             world=world,
             file=file,
-            run=digest({"training": asdict(training), "seed": seed, "images": len(data)}),
+            run=digest({"training": differing(training), "seed": seed, "images": len(data)}),
             setting={
                 "threads": torch.get_num_threads(),
                 "world": world.size,

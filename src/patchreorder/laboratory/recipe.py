@@ -10,6 +10,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from patchreorder.engine.options import Training
+from patchreorder.files import differing
 
 if TYPE_CHECKING:
     from .task import Task
@@ -105,21 +106,6 @@ class Plan:
             return plan
         training = {name: value for name, value in change.items() if name not in own}
         return dataclasses.replace(plan, training=dataclasses.replace(self.training, **training))
-
-
-def differing(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from their defaults; dataclasses inside likewise.
-
-    >>> differing(Plan(training=Training(epochs=2, lr=0.07), images=5))
-    {'training': {'epochs': 2}, 'images': 5}
-    """
-    found: dict[str, Any] = {}
-    for each in dataclasses.fields(value):
-        own = getattr(value, each.name)
-        usual = each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default
-        if own != usual:
-            found[each.name] = differing(own) if dataclasses.is_dataclass(own) else own
-    return found
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -63,7 +63,7 @@ def measure(name: str, data: Path, weights: Path | None, console: Console) -> li
     with tempfile.TemporaryDirectory() as folder:
         update(data, Path(folder), model, workers=1, screen=screen)
         screen.close()
-        index = Index(Path(folder), check=False)
+        index = Index(Path(folder))
         vectors = torch.cat(index.vectors.blocks).double()[torch.tensor(index.manifest.slots)]
         of = torch.tensor([int(Path(file.name).stem.removeprefix("ukbench")) // GROUP for file in index.manifest.files])
         distances = torch.cdist(vectors, vectors, compute_mode="use_mm_for_euclid_dist")

@@ -10,9 +10,11 @@ from torch.nn import functional as F
 
 from patchreorder import RankedPool
 from patchreorder.data.generated import write_ukbench
+from patchreorder.data.images import MEAN
 from patchreorder.data.ukbench import UKBench
 from patchreorder.engine.distributed import World
 from patchreorder.models import alexnet
+from patchreorder.models.normalise import STD
 from patchreorder.search.describe import describe, fingerprint, open_descriptor
 from patchreorder.search.descriptors import Descriptor, create_descriptor
 from tests import vision
@@ -115,7 +117,7 @@ def features_of(network: Small, x: torch.Tensor) -> torch.Tensor:
 
 
 def normalised(images: torch.Tensor) -> torch.Tensor:
-    return (images - torch.tensor(alexnet.MEAN).view(3, 1, 1)) / torch.tensor(alexnet.STD).view(3, 1, 1)
+    return (images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
 
 
 @torch.inference_mode()

@@ -6,8 +6,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from patchreorder import PatchReorder, ShiftAlign
+from patchreorder.data.images import MEAN
 from patchreorder.models import alexnet
 from patchreorder.models.features import LayerActivation, PooledLayers
+from patchreorder.models.normalise import STD
 from patchreorder.models.pools import gem
 from patchreorder.search.describe import fingerprint, open_descriptor
 from patchreorder.search.descriptors import (
@@ -178,7 +180,7 @@ def random_images(count: int = 2) -> torch.Tensor:
 
 def activations_of_alexnet(images: torch.Tensor, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The output of every ReLU behind a convolution, step by step."""
-    x, found = (images - torch.tensor(alexnet.MEAN).view(3, 1, 1)) / torch.tensor(alexnet.STD).view(3, 1, 1), {}
+    x, found = (images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1), {}
     for name, place, stride, padding, pool in (
         ("conv1", 0, 4, 2, False),
         ("conv2", 3, 1, 2, True),

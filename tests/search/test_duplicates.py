@@ -7,7 +7,7 @@ import pytest
 
 from patchreorder.search import duplicates as duplicates_module
 from patchreorder.search import stores
-from patchreorder.search.duplicates import RELATIVE, find_groups, median_distance
+from patchreorder.search.duplicates import find_groups, median_distance
 from patchreorder.search.index import Hit, Index
 from patchreorder.search.manifest import Manifest
 
@@ -61,13 +61,12 @@ def test_copies_are_a_group_and_removed_images_are_not(photos, tmp_path):
     assert len(everything[0]) == 11
 
 
-def test_the_default_threshold_is_relative(photos, tmp_path):
+def test_the_median_distance(photos, tmp_path):
     made(photos, tmp_path / "out")
     opened = Index(tmp_path / "out")
     vectors = np.array([*state(tmp_path / "out").values()])
     distances = np.linalg.norm(vectors[:, None] - vectors, axis=2)[np.triu_indices(12, 1)]
     assert np.quantile(distances, 0.4) < median_distance(opened) < np.quantile(distances, 0.6)
-    assert find_groups(opened) == find_groups(opened, threshold=RELATIVE * median_distance(opened))
 
 
 @pytest.mark.parametrize("threshold", [-1.0, float("nan")])

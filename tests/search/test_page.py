@@ -19,7 +19,8 @@ def test_the_page_is_one_file_with_small_upright_images(tmp_path):
         page.Thumbnail(tmp_path / "gone.jpg", "gone.jpg"),
     ]
     query = page.Thumbnail(tmp_path / "b.jpg", "b.jpg", ["query"])
-    text = page.render([page.Section("<i>", images, query)], title="<b>", about=["<u>"])
+    page.write(tmp_path / "page.html", [page.Section("<i>", images, query)], title="<b>", about=["<u>"])
+    text = (tmp_path / "page.html").read_text()
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in text
     assert "prefers-color-scheme: dark" in text
     assert not re.search(r"<(b|i|u)>|<script|https?://|javascript:", text)

@@ -111,7 +111,7 @@ def points(url, out):
 def opened_index(out):
     index = Index(out)
     yield index
-    index.store.store.close()
+    index.store.close()
 
 
 def test_qdrant_gives_the_same_results(photos, tmp_path, qdrant, monkeypatch):
@@ -121,7 +121,7 @@ def test_qdrant_gives_the_same_results(photos, tmp_path, qdrant, monkeypatch):
     queries = torch.rand(5, 48)
     for changes in (True, False):
         with opened_index(far) as opened:
-            assert isinstance(opened.store, stores.Remote)
+            assert isinstance(opened.store, stores.Qdrant)
             assert opened.search(queries, 5) == Index(near).search(queries, 5)
             assert opened.search(queries, 99) == Index(near).search(queries, 99)
         if changes:

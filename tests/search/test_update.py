@@ -230,7 +230,7 @@ def test_an_index_of_unreadable_images_has_no_results(photos, tmp_path):
     opened = Index(tmp_path / "out")
     assert len(opened) == 0
     assert opened.search(torch.ones(2, 48)) == [[], []]
-    assert find_groups(opened) == []
+    assert find_groups(opened, threshold=1) == []
     Image.new("RGB", (9, 9), (1, 2, 3)).save(photos / "good.png")
     assert made(photos, tmp_path / "out").images == 1
-    assert find_groups(Index(tmp_path / "out")) == []
+    assert find_groups(Index(tmp_path / "out"), threshold=1) == []

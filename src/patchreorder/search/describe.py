@@ -93,11 +93,7 @@ def describe(
 
 @torch.inference_mode()
 def describe_batch(model: Descriptor, images: Tensor) -> Tensor:
-    """The vectors (b, dimensions) of a batch, float32, on the CPU.
-
-    Raises:
-        ValueError: the descriptor gives another shape.
-    """
+    """The vectors (b, dimensions) of a batch, float32, on the CPU; raises ValueError if the shape is another one."""
     if not len(images):
         return torch.empty(0, model.dimensions)
     first = next(iter(model.parameters()), None)
@@ -136,12 +132,9 @@ def _of_package(package: str, text: str, weights: Path | None) -> Descriptor:
     elif layer:
         parts.append(LayerActivation(model, layer))
     else:
-        parts.append(LayerActivation(model, _last_connected(model), inputs=True))
+        connected = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+        if not connected:
+            kind = type(model).__name__
+            raise ValueError(f"{kind} has no fully connected layer to take the features of: name a @LAYER")
+        parts.append(LayerActivation(model, connected[-1], inputs=True))
     return layer_descriptor(f"{package}:{text}", nn.Sequential(*parts), pool=pool or "flatten")
-
-
-def _last_connected(model: nn.Module) -> str:
-    names = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
-    if not names:
-        raise ValueError(f"{type(model).__name__} has no fully connected layer to take the features of: name a @LAYER")
-    return names[-1]

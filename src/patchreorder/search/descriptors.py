@@ -35,7 +35,6 @@ class Descriptor(nn.Module):
         name: in manifests and tables.
         maps: images to feature maps, or to features.
         pool: feature maps to vectors.
-        dimensions: of a vector.
     """
 
     def __init__(self, name: str, maps: nn.Module, pool: nn.Module, *, dimensions: int) -> None:
@@ -52,11 +51,7 @@ class Descriptor(nn.Module):
         return F.normalize(vectors.sign() * vectors.abs().sqrt())
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy the backbone's weights from a dict with the backbone's names; other tensors are ignored.
-
-        Raises:
-            ValueError: a tensor is missing or has another shape. Nothing is copied then.
-        """
+        """Copy the backbone's weights from a dict that holds them all by name; raises ValueError before any copy."""
         backbone = self.maps.model if isinstance(self.maps, PooledLayers) else self.maps
         own = backbone.state_dict()  # shares memory with the parameters
         for name, value in own.items():
@@ -96,23 +91,12 @@ LAYERS_BY_NAME = (
 
 
 def backbone_of(name: str) -> str:
-    """The backbone in a descriptor's name.
-
-    >>> backbone_of("alexnet/ranked:quantiles=16"), backbone_of("alexnet@conv1+conv5/gap")
-    ('alexnet', 'alexnet')
-    """
+    """The backbone in a descriptor's name."""
     return name.partition("/")[0].partition("@")[0]
 
 
 def layer_names(text: str) -> list[str]:
-    """The layers that + joins in a text.
-
-    Raises:
-        ValueError: a layer is there twice.
-
-    >>> layer_names("conv1+conv3")
-    ['conv1', 'conv3']
-    """
+    """The layers that + joins in a text; raises ValueError if one is there twice."""
     names = text.split("+")
     for name in names:
         if names.count(name) > 1:
@@ -121,11 +105,7 @@ def layer_names(text: str) -> list[str]:
 
 
 def is_descriptor(name: str) -> bool:
-    """Whether a name has the form of those that `create_descriptor` takes; its layers may still be unknown.
-
-    >>> is_descriptor("alexnet/ranked:quantiles=16"), is_descriptor("alexnet@conv1/gap"), is_descriptor("resnet/gap")
-    (True, True, False)
-    """
+    """Whether a name has the form of those that `create_descriptor` takes; its layers may still be unknown."""
     front, _, pool = name.partition("/")
     return name in DESCRIPTORS or (
         backbone_of(name) in BACKBONES and ("@" in front or pool.partition(":")[0] in LAYER_TYPES)
@@ -133,10 +113,7 @@ def is_descriptor(name: str) -> bool:
 
 
 def create_descriptor(name: str) -> Descriptor:
-    """A descriptor by name, with new weights from torch's generator; `open_descriptor` gives it trained weights.
-
-    Args:
-        name: see this module.
+    """A descriptor by name (see this module), with new weights; `open_descriptor` gives it trained weights.
 
     Raises:
         ValueError: for an unknown name, or a layer that does not fit the feature maps.
@@ -170,10 +147,7 @@ def layer_descriptor(name: str, maps: nn.Module, *, pool: str = "flatten") -> De
         name: of the descriptor.
         maps: images (b, 3, 224, 224) in [0, 1] to feature maps (b, c, h, w) or features (b, d), such as
             `LayerActivation` or `PooledLayers`.
-        pool: see `create_pool`; features (b, d) need "flatten".
-
-    Raises:
-        ValueError: for an unknown pool, or one that does not fit.
+        pool: see `create_pool`, which raises ValueError for an unknown one; features (b, d) need "flatten".
     """
     made = create_pool(pool)
     with torch.no_grad():

@@ -28,25 +28,15 @@ def median_distance(index: Index) -> float:
     return float(difference.square().sum(1).sqrt().median())
 
 
-def find_groups(index: Index, *, threshold: float | None = None, screen: Screen = SILENT) -> list[list[Hit]]:
+def find_groups(index: Index, *, threshold: float, screen: Screen = SILENT) -> list[list[Hit]]:
     """Images that are connected by pairs at most `threshold` apart, the largest group first.
 
-    Every pair is compared if the index has no graph and no other store. Else each image is compared with the
-    candidates of that store.
-
-    Args:
-        index: of the images.
-        threshold: a Euclidean distance; by default RELATIVE times `median_distance`.
-        screen: shows progress.
-
-    Returns:
-        The images of each group by name, with the distance of the nearest other image of the group.
+    The images of a group are sorted by name, each with the distance of the nearest other one. Every pair is compared if
+    the index has no graph and no other store. Else each image is compared with the candidates of that store.
 
     Raises:
-        ValueError: the threshold is negative.
+        ValueError: the threshold, a Euclidean distance, is negative.
     """
-    if threshold is None:
-        threshold = RELATIVE * median_distance(index)
     if not threshold >= 0:
         raise ValueError(f"threshold ({threshold}) must be a distance, 0 or more")
     slots = index.alive.nonzero()[0]

@@ -45,24 +45,20 @@ class ImageFile(NamedTuple):
 def scan(root: Path, *, leave: Path | None = None) -> tuple[list[tuple[str, int, int]], list[str]]:
     """Name, size and modification time of all images in a folder and its subfolders, by name; and all other files.
 
-    Args:
-        root: the folder. Links are followed, but no folder is read twice.
-        leave: a folder to leave out.
-
-    Raises:
-        OSError: a folder cannot be read. Its images must not pass for removed ones.
+    Links are followed, but no folder is read twice, and `leave` is left out. Raises OSError if a folder cannot be read:
+    its images must not pass for removed ones.
     """
     if not root.is_dir():
         raise ValueError(f"{clean(str(root))} is not a folder")
     found: list[tuple[str, int, int]] = []
     ignored: list[str] = []
-    seen = {_inode(leave)} if leave is not None and leave.is_dir() else set()
+    seen = {os.path.realpath(leave)} if leave else set()
     waiting = [""]
     while waiting:
         folder = waiting.pop()
-        if (inode := _inode(root / folder)) in seen:
+        if (real := os.path.realpath(root / folder)) in seen:
             continue
-        seen.add(inode)
+        seen.add(real)
         with os.scandir(root / folder) as entries:
             for entry in entries:
                 name = f"{folder}{entry.name}"
@@ -76,11 +72,6 @@ def scan(root: Path, *, leave: Path | None = None) -> tuple[list[tuple[str, int,
                 else:
                     ignored.append(name)
     return sorted(found), sorted(ignored)
-
-
-def _inode(folder: Path) -> tuple[int, int]:
-    stat = os.stat(folder)
-    return stat.st_dev, stat.st_ino
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from patchreorder.untrusted import clean
 from .describe import fingerprint
 from .descriptors import Descriptor
 from .manifest import Damaged, Maker, Manifest, left_over, read_vectors, verify
-from .stores import Graph, Qdrant, Remote, Store, Vectors
+from .stores import Graph, Qdrant, Store, Vectors
 
 
 class Hit(NamedTuple):
@@ -27,30 +27,26 @@ class Hit(NamedTuple):
 class Index:
     """An index as it is when it is opened; later updates do not change its results.
 
-    Args:
-        folder: of the index.
-        check: compare every file with its checksum. Without it a damaged file gives wrong results.
-
     Raises:
-        ValueError: there is no finished index.
-        Damaged: a file of it is damaged or missing.
+        ValueError: the folder holds no finished index.
+        Damaged: a file of it is damaged (its checksum is wrong) or missing.
     """
 
-    def __init__(self, folder: Path, *, check: bool = True) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.manifest = _read_manifest(self.folder)
         while True:
             try:
-                self._open(check)
+                self._open()
                 break
             except FileNotFoundError as error:
                 before, self.manifest = self.manifest, _read_manifest(self.folder)
                 if before == self.manifest:  # else an update removed the file after the manifest was read
                     raise Damaged(Path(error.filename or self.folder), "is missing") from None
 
-    def _open(self, check: bool) -> None:
+    def _open(self) -> None:
         manifest = self.manifest
-        self.vectors = Vectors([read_vectors(self.folder / name, check=check) for name in manifest.chunks])
+        self.vectors = Vectors([read_vectors(self.folder / name) for name in manifest.chunks])
         slots = np.array(manifest.slots, dtype=np.int64)
         self.alive = np.zeros(len(self.vectors), dtype=bool)  # slots that files have; the others are of removed images
         self.alive[slots[slots >= 0]] = True
@@ -58,15 +54,16 @@ class Index:
         self._sorted = slots[self._by_slot]
         self.store: Store = self.vectors
         if manifest.store:
-            remote = Qdrant(manifest.store, identity=manifest.identity, dimensions=manifest.maker.dimensions)
-            digests = [file.digest for file in manifest.files]
-            self.store = Remote(
-                remote, {digest: slot for digest, slot in zip(digests, manifest.slots, strict=True) if slot >= 0}
+            files = zip(manifest.files, manifest.slots, strict=True)
+            self.store = Qdrant(
+                manifest.store,
+                identity=manifest.identity,
+                dimensions=manifest.maker.dimensions,
+                slots={file.digest: slot for file, slot in files if slot >= 0},
             )
         elif manifest.graph:
             path = self.folder / manifest.graph
-            if check:
-                verify(path)
+            verify(path)
             self.store = Graph(path, self.vectors, manifest.graphed)
 
     def __len__(self) -> int:
@@ -101,17 +98,12 @@ class Index:
             raise ValueError("queries must be finite numbers")
         if not len(queries) or not self.alive.any():
             return [[] for _ in queries]
+        found = []
         queries = queries.float()
-        return [
-            self._nearest(query, slots, k)
-            for query, slots in zip(queries, self.store.candidates(queries, k, self.alive), strict=True)
-        ]
-
-    def _nearest(self, query: Tensor, slots: np.ndarray, k: int) -> list[Hit]:
-        distances = self.vectors.distances(query, slots).tolist()
-        return sorted(
-            Hit(distance, name) for slot, distance in zip(slots, distances, strict=True) for name in self.names_of(slot)
-        )[:k]
+        for query, slots in zip(queries, self.store.candidates(queries, k, self.alive), strict=True):
+            near = zip(slots, self.vectors.distances(query, slots).tolist(), strict=True)
+            found.append(sorted(Hit(distance, name) for slot, distance in near for name in self.names_of(slot))[:k])
+        return found
 
     def check_maker(self, model: Descriptor) -> None:
         """Raise a ValueError that names both if the index was made with another descriptor."""

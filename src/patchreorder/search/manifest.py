@@ -82,13 +82,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of a folder.
-
-        Raises:
-            FileNotFoundError: there is none.
-            Damaged: its checksum is wrong.
-            ValueError: another version wrote it.
-        """
+        """The manifest of a folder; raises FileNotFoundError, Damaged, or ValueError if another version wrote it."""
         path = folder / MANIFEST
         first, _, body = path.read_bytes().partition(b"\n")
         if first != b'{"sha256":"%s",' % sha256(body).hexdigest().encode():
@@ -116,12 +110,7 @@ def write_chunk(
 
 
 def read_chunk(path: Path, *, check: bool = True, maker: Maker | None = None) -> Chunk:
-    """A chunk, its vectors mapped into memory.
-
-    Raises:
-        FileNotFoundError: it is missing.
-        Damaged: its checksum is wrong, or it is of another maker.
-    """
+    """A chunk, its vectors mapped into memory; raises Damaged also if it is of another maker."""
     vectors = read_vectors(path, check=check)
     with safe_open(path, framework="pt") as file:
         about = json.loads((file.metadata() or {}).get("chunk", '{"format": null}'))
@@ -131,12 +120,7 @@ def read_chunk(path: Path, *, check: bool = True, maker: Maker | None = None) ->
 
 
 def read_vectors(path: Path, *, check: bool = True) -> Tensor:
-    """The vectors of a chunk, mapped into memory; they stay readable when the file is removed.
-
-    Raises:
-        FileNotFoundError: it is missing.
-        Damaged: its checksum is wrong.
-    """
+    """The vectors of a chunk, mapped into memory; they stay readable when the file is removed."""
     if check:
         verify(path)
     try:

@@ -50,13 +50,7 @@ def need_jinja() -> None:
 
 
 def write(file: Path, sections: Sequence[Section], *, title: str, about: Sequence[str] = ()) -> None:
-    """Write the page, whole or not at all."""
-    write_whole(file, render(sections, title=title, about=about).encode())
-
-
-def render(sections: Sequence[Section], *, title: str, about: Sequence[str] = ()) -> str:
-    """The page as text; names and titles are escaped."""
-    need_jinja()
+    """Write the page, whole or not at all; names and titles are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -68,7 +62,8 @@ def render(sections: Sequence[Section], *, title: str, about: Sequence[str] = ()
     )
     environment.filters |= {"clean": clean, "data_uri": data_uri}
     template = environment.get_template("page.html.j2")
-    return template.render(sections=sections, title=title, about=about, version=__version__)
+    text = template.render(sections=sections, title=title, about=about, version=__version__)
+    write_whole(file, text.encode())
 
 
 def data_uri(file: Path) -> str:

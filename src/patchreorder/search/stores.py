@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -132,15 +132,7 @@ class Graph:
 def build_graph(
     path: Path, blocks: Sequence[Tensor], *, old: Path | None = None, skip: int = 0, more: Callable[[int], None]
 ) -> None:
-    """Write a graph of these blocks of vectors.
-
-    Args:
-        path: the file.
-        blocks: vectors.
-        old: a graph of the first `skip` blocks, to start from.
-        skip: the number of blocks in it.
-        more: called with the number of vectors of each block that is added.
-    """
+    """Write a graph of these blocks of vectors, starting from an old one of the first `skip` blocks if there is one."""
     faiss = need_faiss()
     faiss.omp_set_num_threads(torch.get_num_threads())
     if old is None:
@@ -170,11 +162,12 @@ class Qdrant:
             environment variable QDRANT_API_KEY is the server's key, if it needs one.
         identity: of the index.
         dimensions: of the vectors.
+        slots: of the digests in this state of the index; a search leaves out all others.
     """
 
-    def __init__(self, url: str, *, identity: str, dimensions: int) -> None:
+    def __init__(self, url: str, *, identity: str, dimensions: int, slots: Mapping[str, int] | None = None) -> None:
         parts = urlsplit(url)
-        self.url, self.identity, self.dimensions = url, identity, dimensions
+        self.url, self.identity, self.dimensions, self.slots = url, identity, dimensions, slots or {}
         self.collection = parts.path.strip("/") if parts.hostname else "patchreorder"
         if parts.scheme not in ("qdrant", "qdrants") or not parts.path.strip("/"):
             raise ValueError(
@@ -215,12 +208,13 @@ class Qdrant:
         step = max(1, SENT // self.dimensions)
         for begin in range(0, len(digests), step):
             part = slice(begin, begin + step)
-            points = [
-                self.models.PointStruct(
-                    id=self._point(digest), vector=vector, payload={"index": self.identity, "digest": digest}
+            points = []
+            for digest, vector in zip(digests[part], vectors[part].tolist(), strict=True):
+                point, payload = (
+                    uuid.uuid5(uuid.UUID(self.identity), digest),
+                    {"index": self.identity, "digest": digest},
                 )
-                for digest, vector in zip(digests[part], vectors[part].tolist(), strict=True)
-            ]
+                points.append(self.models.PointStruct(id=str(point), vector=vector, payload=payload))
             with self._named():
                 self.client.upsert(self.collection, points=points, wait=True)
 
@@ -240,18 +234,25 @@ class Qdrant:
             for begin in range(0, len(others), 1000):
                 self.client.delete(self.collection, points_selector=others[begin : begin + 1000], wait=True)
 
-    def nearest(self, queries: Tensor, k: int) -> list[list[str]]:
-        """For each query the digests of the nearest vectors, as the server finds them."""
-        requests = [
-            self.models.QueryRequest(query=query, filter=self.own, limit=k, with_payload=["digest"])
-            for query in queries.tolist()
-        ]
-        with self._named():
-            answers = self.client.query_batch_points(self.collection, requests=requests)
-        return [[str((point.payload or {}).get("digest")) for point in answer.points] for answer in answers]
-
-    def _point(self, digest: str) -> str:
-        return str(uuid.uuid5(uuid.UUID(self.identity), digest))
+    def candidates(self, queries: Tensor, k: int, alive: np.ndarray) -> list[np.ndarray]:
+        """For each query slots that nearly always include its k nearest; raises OSError if the store lacks vectors."""
+        wanted, width = min(k, int(alive.sum())), k + MORE
+        while True:
+            requests = [
+                self.models.QueryRequest(query=query, filter=self.own, limit=width, with_payload=["digest"])
+                for query in queries.tolist()
+            ]
+            with self._named():
+                answers = self.client.query_batch_points(self.collection, requests=requests)
+            digests = [[str((point.payload or {}).get("digest")) for point in answer.points] for answer in answers]
+            found = [[self.slots[digest] for digest in near if digest in self.slots] for near in digests]
+            if all(len(slots) >= wanted for slots in found):
+                return [np.array(slots, np.int64) for slots in found]
+            if all(len(near) < width for near in digests):
+                raise OSError(
+                    f"the store {clean(self.url)} lacks vectors of this index: run `patchreorder index` again"
+                )
+            width *= 4
 
     @contextmanager
     def _named(self) -> Iterator[None]:
@@ -263,28 +264,3 @@ class Qdrant:
             raise OSError(
                 f"the store {clean(self.url)} failed ({reason}): is it running, and is the name right?"
             ) from error
-
-
-class Remote:
-    """The results of a Qdrant store as slots of an index, without vectors that are not in this state of the index."""
-
-    def __init__(self, store: Qdrant, slots: dict[str, int]) -> None:
-        self.store, self.slots = store, slots
-
-    def candidates(self, queries: Tensor, k: int, alive: np.ndarray) -> list[np.ndarray]:
-        """For each query slots that nearly always include its k nearest.
-
-        Raises:
-            OSError: the store lacks vectors of the index.
-        """
-        wanted, width = min(k, int(alive.sum())), k + MORE
-        while True:
-            answers = self.store.nearest(queries, width)
-            found = [[self.slots[digest] for digest in answer if digest in self.slots] for answer in answers]
-            if all(len(slots) >= wanted for slots in found):
-                return [np.array(slots, np.int64) for slots in found]
-            if all(len(answer) < width for answer in answers):
-                raise OSError(
-                    f"the store {clean(self.store.url)} lacks vectors of this index: run `patchreorder index` again"
-                )
-            width *= 4

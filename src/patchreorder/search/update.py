@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -81,25 +81,29 @@ def update(
         store: `local`, or the URL of a store (see `Qdrant`); None for the store of the last update.
         workers: processes that decode images.
         batch: images in a forward pass.
-        screen: shows progress.
 
     Raises:
         ValueError: the folder holds no image; `out` holds something else, or an index of another folder or another
             descriptor; another process updates it.
         ImportError: the store, or the number of images, needs a package that is not installed.
     """
+    if workers < 0:
+        raise ValueError(f"workers ({workers}) must be 0 (decode in this process) or more")
     root, out = folder.resolve(), out.absolute()
     maker = Maker(model.name, fingerprint(model), model.dimensions)
     identity = blake2b(os.fsencode(f"{maker}{out}"), digest_size=16).hexdigest()
     nothing = Manifest(maker=maker, root=str(root), identity=identity)
-    if workers < 0:
-        raise ValueError(f"workers ({workers}) must be 0 (decode in this process) or more")
     images, ignored = scan(root, leave=out)
     if not images:
-        _refuse_empty(folder, out, _read_old(out, SILENT) or nothing)
-    with _locked(out):
-        old = _read_old(out, screen) or nothing
-        _check_same(old, out, maker=maker, root=root)
+        if held := sum(slot >= 0 for slot in _old_manifest(out, nothing, SILENT).slots):
+            raise ValueError(
+                f"{clean(str(folder))} holds no images any more, the index {held}: is its disk mounted? If they are "
+                f"deleted for good, delete {clean(str(out))}"
+            )
+        raise ValueError(f"{clean(str(folder))} and its subfolders hold no images")
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, _lock(out))
+        old = _old_manifest(out, nothing, screen)
         where = store or old.store or LOCAL
         if len(images) > LARGE and where == LOCAL:
             need_faiss()  # fail before the work
@@ -110,21 +114,25 @@ def update(
             weights=str(weights.resolve()) if weights else old.weights,
             store=None if where == LOCAL else where,
         )
-        with _remote(manifest) as remote:
-            same, names = _compare(images, chunks, old)
-            parts = [names[begin : begin + batch] for begin in range(0, len(names), batch)]
-            batches = parallel_map(Reader(root), parts, workers=workers)
-            others, new = _describe(batches, out, model, maker, chunks, screen.count("describing", len(names)))
-            files = sorted([*same, *others])
-            manifest, chunks = _arrange(manifest, out, files, chunks, old, screen)
-            if remote:
-                _send(remote, manifest, chunks, old, screen)
-            if manifest != old:
-                manifest.write(out)
-            if remote:
-                remote.keep_only({file.digest for file in files if not file.reason})
-            else:
-                manifest = _with_graph(manifest, out, chunks, screen)
+        remote = None
+        if manifest.store:
+            remote = Qdrant(manifest.store, identity=manifest.identity, dimensions=maker.dimensions)
+            stack.callback(remote.close)
+            remote.count()  # fail before the work if the server does not respond
+        same, names = _compare(images, chunks, old)
+        parts = [names[begin : begin + batch] for begin in range(0, len(names), batch)]
+        batches = parallel_map(Reader(root), parts, workers=workers)
+        others, new = _describe(batches, out, model, maker, chunks, screen.count("describing", len(names)))
+        files = sorted([*same, *others])
+        manifest, chunks = _arrange(manifest, out, files, chunks, old, screen)
+        if remote:
+            _send(remote, manifest, chunks, old, screen)
+        if manifest != old:
+            manifest.write(out)
+        if remote:
+            remote.keep_only({file.digest for file in files if not file.reason})
+        else:
+            manifest = _with_graph(manifest, out, chunks, screen)
         for path in left_over(out, manifest):  # last: readers of the old manifest need its files until then
             path.unlink()
     there = {name for name, _, _ in images}
@@ -138,8 +146,8 @@ def update(
     )
 
 
-@contextlib.contextmanager
-def _locked(out: Path) -> Iterator[None]:
+def _lock(out: Path) -> int:
+    """The handle of the lock, which is free again when it is closed."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"out ({clean(str(out))}) must be a folder")
     if not (out / MANIFEST).exists() and not is_empty(out):
@@ -147,39 +155,27 @@ def _locked(out: Path) -> Iterator[None]:
     handle = try_lock(out / ".lock")
     if handle is None:
         raise ValueError(f"another process is writing {clean(str(out))}: wait until it ends, then run this again")
-    try:
-        yield
-    finally:
-        os.close(handle)
+    return handle
 
 
-def _read_old(out: Path, screen: Screen) -> Manifest | None:
+def _old_manifest(out: Path, nothing: Manifest, screen: Screen) -> Manifest:
+    """The manifest of the last update, or `nothing`; raises if it is of another descriptor or folder."""
     try:
-        return Manifest.read(out)
+        old = Manifest.read(out)
     except FileNotFoundError:
-        return None
+        return nothing
     except Damaged:
         screen.say(f"{clean(str(out / MANIFEST))} is damaged: it is made again from the chunks")
-        return None
-
-
-def _check_same(old: Manifest, out: Path, *, maker: Maker, root: Path) -> None:
-    if old.maker != maker:
-        raise ValueError(f"{clean(str(out))} was made with {old.maker}, not with {maker}: name another --out for that")
-    if old.root != str(root) and Path(old.root).is_dir():
+        return nothing
+    shown = clean(str(out))
+    if old.maker != nothing.maker:
+        raise ValueError(f"{shown} was made with {old.maker}, not with {nothing.maker}: name another --out for that")
+    if old.root != nothing.root and Path(old.root).is_dir():
         raise ValueError(
-            f"{clean(str(out))} is an index of {clean(old.root)}, which still exists, not of {clean(str(root))}: "
+            f"{shown} is an index of {clean(old.root)}, which still exists, not of {clean(nothing.root)}: "
             "name another --out for that"
         )
-
-
-def _refuse_empty(folder: Path, out: Path, old: Manifest) -> None:
-    if held := sum(slot >= 0 for slot in old.slots):
-        raise ValueError(
-            f"{clean(str(folder))} holds no images any more, the index {held}: is its disk mounted? If they are "
-            f"deleted for good, delete {clean(str(out))}"
-        )
-    raise ValueError(f"{clean(str(folder))} and its subfolders hold no images")
+    return old
 
 
 def _sound_chunks(out: Path, old: Manifest, screen: Screen) -> list[Chunk]:
@@ -203,16 +199,10 @@ def _compare(
 ) -> tuple[list[ImageFile], list[str]]:
     """The files that have not changed, and the names of those to read."""
     described = {digest for chunk in chunks for digest in chunk.digests}
-    known = {file.stat: file for chunk in chunks for file in chunk.files}
-    known |= {file.stat: file for file in old.files}
-    same, names = [], []
-    for stat in images:
-        file = known.get(stat)
-        if file is not None and (file.reason or file.digest in described):
-            same.append(file)
-        else:
-            names.append(stat[0])
-    return same, names
+    files = [*(file for chunk in chunks for file in chunk.files), *old.files]
+    known = {file.stat: file for file in files if file.reason or file.digest in described}
+    same = [known[stat] for stat in images if stat in known]
+    return same, [stat[0] for stat in images if stat not in known]
 
 
 def _describe(
@@ -242,9 +232,8 @@ def _describe(
         made = dict(zip(fresh, describe_batch(model, images[[*fresh.values()]]), strict=True))
         faults = {digest: reason for digest, vector in made.items() if (reason := fault(vector))}
         for file in found:
-            if file.digest in faults:
-                file = file._replace(reason=f"{clean(file.name)} is left out: {faults[file.digest]}")
-            files.append(file)
+            reason = f"{clean(file.name)} is left out: {faults[file.digest]}" if file.digest in faults else file.reason
+            files.append(file._replace(reason=reason))
         sound = {digest: vector for digest, vector in made.items() if digest not in faults}
         waiting |= sound
         known |= sound.keys()
@@ -336,17 +325,6 @@ def _with_graph(manifest: Manifest, out: Path, chunks: Sequence[Chunk], screen: 
     if final != manifest:
         final.write(out)
     return final
-
-
-@contextlib.contextmanager
-def _remote(manifest: Manifest) -> Iterator[Qdrant | None]:
-    if manifest.store is None:
-        yield None
-        return
-    store = Qdrant(manifest.store, identity=manifest.identity, dimensions=manifest.maker.dimensions)
-    with contextlib.closing(store):
-        store.count()  # fail before the work if the server does not respond
-        yield store
 
 
 def _send(remote: Qdrant, manifest: Manifest, chunks: Sequence[Chunk], old: Manifest, screen: Screen) -> None:

@@ -104,13 +104,17 @@ def broken_names(page: Path) -> list[str]:
             except (ImportError, AttributeError):
                 broken.append(name)
         words = code.split()
-        for name in list(values([*words, "--"], "run"))[:1] if "patchreorder" in words else ():
-            broken += [code] * (not name.isupper() and name not in recipes.NAMES)
+        runs = "patchreorder" in words and "run" in words
+        broken += [
+            code for name in [*values(words, "run")][:1] if runs and not name.isupper() | (name in recipes.NAMES)
+        ]
         options = {"run", "--setting", "--rows", "--columns"} & set(words)
         if options:  # an option alone is of the last recipe
             recipe = next((word for word in words if word in recipes.NAMES), recipe)
         if recipe and options:
             known = recipes.load(recipe)
+            if runs and recipe in words and "--setting" not in words and "short" not in known.settings:
+                broken.append(f"{recipe} has no setting short: {code}")
             parts = {"--setting": known.settings, "--rows": {row.name for row in known.rows}}
             for option, names in (parts | {"--columns": {column.name for column in known.columns}}).items():
                 broken += [f"{recipe}: {code}" for value in values(words, option) if value not in names]
@@ -127,10 +131,11 @@ def test_names_that_do_not_exist_are_found(tmp_path):
     page.write_text(
         "`tests/test_none.py`, `files.py`, `patchreorder.files.none`, `patchreorder.files.write_whole`\n"
         "```sh\npatchreorder run table9  # none\npatchreorder run table1 --rows cnn none --setting short\n```\n"
-        "`--setting\nnone`, `--columns R`\n"
+        "`--setting\nnone`, `--columns R`, `patchreorder run table2`\n"
     )
     expected = ["tests/test_none.py", "patchreorder.files.none", "patchreorder run table9 "]
     expected += ["table1: patchreorder run table1 --rows cnn none --setting short", "table1: --setting none"]
+    expected += ["table2 has no setting short: patchreorder run table2"]
     assert broken_names(page) == expected
 
 

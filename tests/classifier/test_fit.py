@@ -248,7 +248,7 @@ def test_reordering_as_text(text, found):
         ),
         ({"reorder": "pool5:ranked:keep=37"}, r"reorder \('pool5:ranked:keep=37'\): .*does not fit pool5: keep \(37\)"),
         ({"reorder": "pool5:ranked:kept=3"}, r"'kept=3' must be one of keep=NUMBER"),
-        ({"reorder": "input:ranked"}, r"layer \('ranked'\) at input leaves no maps"),
+        ({"reorder": "input:ranked"}, r"layer \('ranked'\) at input gives no maps"),
         ({"reorder": "pool5:grid"}, r"'grid' must be one of grid=NUMBER"),
         ({"reorder": "pool5:grids=2"}, r"'grids=2' must be one of"),
         ({"reorder": "pool5:per_channel=1"}, r"'per_channel=1' must be one of"),

@@ -25,6 +25,7 @@ class ScaleOptions(Options):
     times: Count | Literal["twice"] = 1
     by: Annotated[float, Must("finite", math.isfinite)] | None = None
     kind: Literal["plain", "fancy"] = "plain"
+    unit: Literal["metre"] | None = None
     negative: bool = False
 
 
@@ -67,6 +68,8 @@ class Scale:
         ({"by": math.inf}, ValueError, "by (inf) must be finite"),
         ({"kind": "odd"}, ValueError, "kind ('odd') must be 'plain' or 'fancy'"),
         ({"kind": 3}, ValueError, "kind (3) must be 'plain' or 'fancy'"),
+        ({"unit": 3}, TypeError, "unit (3) must be None or 'metre'"),
+        ({"unit": "foot"}, ValueError, "unit ('foot') must be None or 'metre'"),
         ({"negative": 1}, TypeError, "negative (1) must be True or False"),
         ({"negative": None}, TypeError, "negative (None) must be True or False"),
     ],
@@ -87,14 +90,14 @@ def test_values_are_plain_and_stay():
         options.times = 4
     assert options == ScaleOptions(times=3, by=2)
     assert options.changed() == {"times": 3, "by": 2}
-    assert options.arguments() == {"times": 3, "by": 2, "kind": "plain", "negative": False}
+    assert options.arguments() == {"times": 3, "by": 2, "kind": "plain", "unit": None, "negative": False}
 
 
 def test_signatures_and_docstrings_list_the_options():
-    assert list(inspect.signature(scale).parameters) == ["x", "times", "by", "kind", "negative"]
+    assert list(inspect.signature(scale).parameters) == ["x", "times", "by", "kind", "unit", "negative"]
     assert inspect.signature(scale).parameters["times"].annotation == int | Literal["twice"]
     assert inspect.signature(scale).parameters["times"].kind is inspect.Parameter.KEYWORD_ONLY
-    assert list(inspect.signature(Scale).parameters) == ["times", "by", "kind", "negative"]
+    assert list(inspect.signature(Scale).parameters) == ["times", "by", "kind", "unit", "negative"]
     assert inspect.signature(scale_and_order).parameters["return_order"].default is False
     assert scale.__doc__ == (
         "Scale x.\n\nArgs:\n    times: how often.\n    by: the factor.\n\n"
@@ -139,7 +142,7 @@ def test_texts():
         "kind": "fancy",
         "negative": True,
     }
-    possible = "times=NUMBER|twice, by=DECIMAL, kind=plain|fancy, negative=true|false"
+    possible = "times=NUMBER|twice, by=DECIMAL, kind=plain|fancy, unit=metre, negative=true|false"
     for text in ("often=2", "times", "times=", "times=1.5", "by=x", "negative=1", "kind=1", "kind=true"):
         with pytest.raises(ValueError, match=r"^'.*' must be one of ") as caught:
             ScaleOptions.read(text)

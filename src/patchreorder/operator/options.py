@@ -24,7 +24,6 @@ import inspect
 import operator
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from typing import (
     Annotated,
     Any,
@@ -88,22 +87,24 @@ class Kind(NamedTuple):
         )
 
     def checked(self, name: str, value: Any) -> Any:
-        """The value, an int for any whole number; ValueError or TypeError if it is not possible."""
-        if value is None and types.NoneType in self.types:
-            return value
-        if isinstance(value, str) or not self.types:
+        """The value, as a plain int if it is a whole number; ValueError or TypeError if it is not possible."""
+        if value is None or isinstance(value, bool):
+            if type(value) in self.types:
+                return value
+        elif isinstance(value, str):
             if value in self.literals:
                 return value
-            raise (ValueError if self.literals else TypeError)(f"{name} ({value!r}) must be {self.words}")
-        if isinstance(value, bool) or bool in self.types:
-            if isinstance(value, bool) and bool in self.types:
-                return value
-            raise TypeError(f"{name} ({value!r}) must be {self.words}")
-        if not (float in self.types and isinstance(value, float)):
+        elif isinstance(value, float) and float in self.types:
+            return self._within_limits(name, value)
+        elif int in self.types or float in self.types:
             try:
-                value = operator.index(value)
+                return self._within_limits(name, operator.index(value))
             except TypeError:
-                raise TypeError(f"{name} ({value!r}) must be {self.words}") from None
+                pass
+        choice = self.literals and (isinstance(value, str) or not self.types)
+        raise (ValueError if choice else TypeError)(f"{name} ({value!r}) must be {self.words}")
+
+    def _within_limits(self, name: str, value: float) -> float:
         for must in self.musts:
             if not must.holds(value):
                 raise ValueError(f"{name} ({value!r}) must be {must.words}")
@@ -111,17 +112,20 @@ class Kind(NamedTuple):
 
 
 class Options:
-    """Base class of options: checks every value when it is made; subclasses are frozen dataclasses."""
+    """Base class of options, checked when they are created. Subclasses are frozen dataclasses with defaults."""
 
     kinds: ClassVar[dict[str, Kind]]
+    defaults: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls) -> None:
         hints = get_type_hints(cls, include_extras=True)
         cls.kinds = {name: _kind(hints[name]) for name in cls.__annotations__}
+        cls.defaults = {name: getattr(cls, name) for name in cls.kinds}
 
     def __post_init__(self) -> None:
-        for name, kind in self.kinds.items():
-            object.__setattr__(self, name, kind.checked(name, getattr(self, name)))
+        for name, value in self.arguments().items():
+            if value is not self.defaults[name]:
+                object.__setattr__(self, name, self.kinds[name].checked(name, value))
 
     def arguments(self) -> dict[str, Any]:
         """All options as keyword arguments."""
@@ -129,11 +133,7 @@ class Options:
 
     def changed(self) -> dict[str, Any]:
         """The options that differ from their defaults."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in fields(cast(Any, self))
-            if getattr(self, field.name) != field.default
-        }
+        return {name: value for name, value in self.arguments().items() if value != self.defaults[name]}
 
     @classmethod
     def read(cls, text: str) -> dict[str, Any]:

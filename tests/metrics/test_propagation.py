@@ -23,6 +23,11 @@ def test_shifts_between_pixels_and_to_the_left_are_found():
     assert found.right.tolist() == [-1.5]
 
 
+def test_of_equal_correlations_the_smallest_shift_counts():
+    stripes = torch.tensor([1.0, -1.0] * 4).expand(1, 1, 4, 8)  # a shift by 2 changes nothing
+    assert map_shift(stripes, stripes, steps=[-4, -2, 0, 2, 4]).right.tolist() == [0.0]
+
+
 def test_flat_maps_have_no_shift():
     maps = torch.zeros(2, 1, 8, 8)
     maps[0] = torch.rand(1, 8, 8)

@@ -133,8 +133,8 @@ class TestThreshold:
     @pytest.mark.parametrize("seen", [1, 99, 100, 250, 777])
     def test_fewer_images_than_announced(self, seen):
         values = torch.randint(0, 40, (seen, 6)).float()
-        for said in (seen, 2000, 50_000):
-            found = thresholds(values, images=said, batch=13)
+        for announced in (seen, 2000, 50_000):
+            found = thresholds(values, images=announced, batch=13)
             expected = thresholds(values)
             assert torch.equal(found.threshold, expected.threshold)
             assert torch.equal(found.fired, expected.fired)
@@ -205,12 +205,12 @@ class TestNeurons:
         assert torch.equal(found.threshold, thresholds(maps.flatten(1)).threshold)
         assert found.neurons.number == 60
 
-    @pytest.mark.parametrize("most", [None, 17])
-    def test_the_memory_layout_does_not_matter(self, most):
+    @pytest.mark.parametrize("max_neurons", [None, 17])
+    def test_the_memory_layout_does_not_matter(self, max_neurons):
         x, copies = torch.rand(150, 3, 4, 5), torch.rand(300, 3, 4, 5)
         results = []
         for layout in (torch.contiguous_format, torch.channels_last):
-            second = LocalFiring(thresholds(x.contiguous(memory_format=layout), most=most))
+            second = LocalFiring(thresholds(x.contiguous(memory_format=layout), max_neurons=max_neurons))
             second.update(x.contiguous(memory_format=layout), copies.contiguous(memory_format=layout))
             results.append(second.result().scores)
         assert torch.equal(*results)
@@ -226,14 +226,14 @@ class TestNeurons:
 
     def test_the_drawn_neurons_are_the_same_in_both_passes(self):
         x, copies = torch.rand(150, 3, 4, 5), torch.rand(150, 3, 4, 5)
-        everything, some = (LocalFiring(thresholds(x, most=most, seed=3)) for most in (None, 17))
+        everything, some = (LocalFiring(thresholds(x, max_neurons=max_neurons, seed=3)) for max_neurons in (None, 17))
         for second in (everything, some):
             second.update(x, copies)
         chosen = some.thresholds.neurons.chosen
         assert len(chosen) == len(set(chosen.tolist())) == 17
         assert torch.equal(some.result().scores, everything.result().scores[chosen])
-        assert not torch.equal(chosen, thresholds(x, most=17, seed=4).neurons.chosen)
-        assert thresholds(x, most=60).neurons.chosen is None
+        assert not torch.equal(chosen, thresholds(x, max_neurons=17, seed=4).neurons.chosen)
+        assert thresholds(x, max_neurons=60).neurons.chosen is None
 
     def test_double_and_half_precision(self):
         values = 1 + torch.arange(200.0, dtype=torch.float64)[:, None] * 1e-12
@@ -313,7 +313,7 @@ class TestErrors:
         ("arguments", "message"),
         [
             ({"images": 0}, r"images \(0\)"),
-            ({"images": 5, "most": 0}, r"most \(0\)"),
+            ({"images": 5, "max_neurons": 0}, r"max_neurons \(0\)"),
         ],
     )
     def test_arguments(self, arguments, message):

@@ -165,7 +165,7 @@ def measure(
             size = sum(tensor.nbytes for tensor in (first, *activations.layers.values())) / len(first)
             batch = max(1, min(MAX_BATCH, int(BATCH_BYTES / size)))
         chosen = recorder.layers if invariance else ()
-        thresholds = {name: FiringThresholds(images=len(data), most=MAX_NEURONS, seed=seed) for name in chosen}
+        thresholds = {name: FiringThresholds(images=len(data), max_neurons=MAX_NEURONS, seed=seed) for name in chosen}
         for part in indices.split(batch) if thresholds else ():
             (images,), _ = posed_batches(data, part, [UPRIGHT], device=device)
             activations = recorder(images)

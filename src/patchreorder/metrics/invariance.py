@@ -113,7 +113,7 @@ class FiringThresholds:
 
     Args:
         images: the number of images, at most.
-        most: measure at most so many neurons, drawn by `seed`, the same in both passes.
+        max_neurons: if there are more, as many are drawn by `seed` for both passes.
         seed: of the drawn neurons.
 
     Raises:
@@ -127,13 +127,13 @@ class FiringThresholds:
     (tensor([2., -inf]), tensor([1, 4]))
     """
 
-    def __init__(self, *, images: int, most: int | None = None, seed: int = 0) -> None:
+    def __init__(self, *, images: int, max_neurons: int | None = None, seed: int = 0) -> None:
         self.images = operator.index(images)
         if self.images < 1:
             raise ValueError(f"images ({images}) must be 1 or more")
-        if most is not None and most < 1:
-            raise ValueError(f"most ({most}) must be 1 or more, or None for all neurons")
-        self.most, self.seed = most, seed
+        if max_neurons is not None and max_neurons < 1:
+            raise ValueError(f"max_neurons ({max_neurons}) must be 1 or more, or None for all neurons")
+        self.max_neurons, self.seed = max_neurons, seed
         self.seen = self.nans = 0
         self._keep = _more_than_rate(self.images)
         self._room = max(self._keep, ROOM)
@@ -196,9 +196,9 @@ class FiringThresholds:
 
     def _start(self, activations: Tensor) -> None:
         neurons = Neurons(tuple(activations.shape[1:]), None)
-        if self.most is not None and neurons.number > self.most:
+        if self.max_neurons is not None and neurons.number > self.max_neurons:
             random = torch.Generator().manual_seed(self.seed)
-            chosen = torch.randperm(neurons.number, generator=random)[: self.most].sort().values
+            chosen = torch.randperm(neurons.number, generator=random)[: self.max_neurons].sort().values
             neurons = neurons._replace(chosen=chosen)
         self._neurons = neurons
         kind = np.float64 if activations.dtype == torch.float64 else np.float32

@@ -94,7 +94,7 @@ def test_known_answers(form):
     assert ranked_pool(x, keep=2).tolist() == [[[3, 2]]]
     torch.testing.assert_close(ranked_pool(x, quantiles=2), torch.tensor([[[2, -5 / 3]]]))
     assert ranked_pool(x, quantiles=12).tolist() == [[[3, 3, 2, 2, 1, 1, 0, 0, -1, -1, -4, -4]]]
-    # 6 values in 4 shares of 1.5: 3 and half of 2; the other half of 2 and 1; ...
+    # 6 values in 4 parts of 1.5: 3 and half of 2; the other half of 2 and 1; ...
     torch.testing.assert_close(ranked_pool(x, quantiles=4), torch.tensor([[[8 / 3, 4 / 3, -1 / 3, -3.0]]]))
     torch.testing.assert_close(ranked_pool(x, keep=3, weights=-1), torch.tensor([[[3, 1, 1 / 3]]]))
     torch.testing.assert_close(ranked_pool(x, keep=3, weights=1, mean=True), torch.tensor([[[10 / 6]]]))

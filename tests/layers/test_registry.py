@@ -41,7 +41,7 @@ def test_a_text_is_the_layer(text, layer):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", r"layer \(''\) must begin with one of reorder, ranked, align, pose, orient"),
         ("sorted:keep=3", r"layer \('sorted:keep=3'\) must begin with one of reorder, ranked, align, pose, orient"),
@@ -69,8 +69,8 @@ def test_a_text_is_the_layer(text, layer):
         ("orient:orientations=6", r"orientations \(6\) must be a multiple of 4"),
     ],
 )
-def test_bad_texts_are_named(text, says):
-    with pytest.raises(ValueError, match=says):
+def test_bad_texts_are_named(text, message):
+    with pytest.raises(ValueError, match=message):
         create_layer(text)
 
 

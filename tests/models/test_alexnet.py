@@ -146,8 +146,8 @@ def test_initial_weights_are_those_of_the_paper():
 
 @each_variant
 def test_dropout_follows_the_option(variant):
-    shares = [layer.p for layer in made("alexnet", variant, dropout=0.2).modules() if isinstance(layer, nn.Dropout)]
-    assert shares == [0.2, 0.2]
+    rates = [layer.p for layer in made("alexnet", variant, dropout=0.2).modules() if isinstance(layer, nn.Dropout)]
+    assert rates == [0.2, 0.2]
 
 
 # ---- the forms -------------------------------------------------------------------------------------
@@ -392,14 +392,14 @@ def test_several_convolutions_are_pooled_and_joined(variant, names):
 
 
 def test_joined_places_that_do_not_fit_are_named():
-    for place, layer, says in (
+    for place, layer, message in (
         ("conv1+pool5", "ranked", r"place \('conv1\+pool5'\) must join different ones of conv1"),
         ("conv1+conv1", "ranked", r"place \('conv1\+conv1'\) must join different"),
         ("conv1+conv5", None, r"place \('conv1\+conv5'\) joins pools: give the layer by name"),
         ("conv1+conv5", "align", r"layer \('align'\) gives maps"),
         ("conv1+conv5", "ranked:keep=37", r"does not fit conv5: keep \(37\)"),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             create_model("alexnet_pr", place=place, layer=layer, **SMALL)
     with pytest.raises(ValueError, match=r"pools \(7\) must be for layers: 0"):
         Joined(nn.Sequential(nn.ReLU()), {"7": nn.Flatten()})

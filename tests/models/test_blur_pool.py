@@ -14,7 +14,7 @@ from patchreorder.models.blur_pool import MaxBlurPool2d, blur_pool, blur_rows, m
 @pytest.mark.parametrize("sides", [(54, 27), (13, 12), (3, 2)])
 def test_blurred_pools_with_windows_of_three(sides):
     x = torch.randn(2, 3, *sides)
-    # Minus infinity beyond the end, where a window stands half outside.
+    # Minus infinity beyond the end, where a window is half outside.
     ends = [1 - side % 2 for side in sides]
     padded = F.pad(x, (0, ends[1], 0, ends[0]), value=-torch.inf)
     want = blur_pool(padded.unfold(2, 3, 1).unfold(3, 3, 1).amax((4, 5)))

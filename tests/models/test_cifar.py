@@ -99,10 +99,10 @@ def test_shares_beside_the_pool_are_of_the_same_maps():
     x = torch.rand(2, 3, 32, 32)
     for layer in model[: [name for name, _ in model.named_children()].index("both")]:
         x = layer(x)
-    pooled, shares = model.both(x).split([64 * 16, 64 * 4], 1)
+    pooled, quantiles = model.both(x).split([64 * 16, 64 * 4], 1)
     assert torch.equal(pooled, F.max_pool2d(x, 2).flatten(1))
     torch.testing.assert_close(
-        shares, x.flatten(2).sort(2, descending=True).values.view(2, 64, 4, 16).mean(3).flatten(1)
+        quantiles, x.flatten(2).sort(2, descending=True).values.view(2, 64, 4, 16).mean(3).flatten(1)
     )
 
 

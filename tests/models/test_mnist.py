@@ -203,13 +203,13 @@ def test_behind_a_cut_input_the_network_is_made_for_what_is_left():
 
 
 def front(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """The second convolution's answer."""
+    """The output of the second convolution."""
     return model.conv2(F.relu(F.max_pool2d(model.conv1(x), 2, ceil_mode=True)))
 
 
 @pytest.mark.parametrize(
     ("place", "length"), [("conv", 121), ("relu", 121), ("pool", 36)]
-)  # of 11x11 and 6x6 maps: before the pool it stands instead of it
+)  # of 11x11 and 6x6 maps: before the pool the layer replaces it
 def test_ranked_values_go_to_the_classifier(place, length):
     model, x = create_model("pr_cnn", dataset="mnist-t", layer="ranked", place=place), images("mnist-t")
     maps = front(model, x)
@@ -293,7 +293,7 @@ def test_other_layers_in_the_group_convolutional_network():
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"layer": "orient"}, r"layer \('orient'\) needs maps of a group convolution"),
         ({"layer": "ranked", "place": "input"}, r"layer \('ranked'\) at input gives no maps for the convolutions"),
@@ -305,8 +305,8 @@ def test_other_layers_in_the_group_convolutional_network():
         ({"layer": "ranked", "place": "end"}, r"place \('end'\) must be one of conv, relu, pool, input"),
     ],
 )
-def test_what_does_not_fit_the_cnn_is_named(options, says):
-    with pytest.raises(ValueError, match=says):
+def test_what_does_not_fit_the_cnn_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
         create_model("pr_cnn", dataset="mnist-t", **options)
 
 

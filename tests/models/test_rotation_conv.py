@@ -22,17 +22,17 @@ class TestKernelRotations:
     @pytest.mark.parametrize("side", [1, 2, 3, 4, 7, 9])
     def test_quarter_turns_are_exact(self, side):
         weight = torch.randn(3, 2, side, side, dtype=torch.float64)
-        turned = rotate_kernels(weight, rotations=kernel_rotations(side, angles=[0, 90, -90, 180, 270]))
+        rotated = rotate_kernels(weight, rotations=kernel_rotations(side, angles=[0, 90, -90, 180, 270]))
         want = torch.cat([torch.rot90(weight, turns, PLANE) for turns in (0, 1, -1, 2, 3)])
-        assert torch.equal(turned, want)
+        assert torch.equal(rotated, want)
 
     @pytest.mark.parametrize("angle", [-54.0, -18.0, 18.0, 54.0])
     def test_positive_is_counter_clockwise(self, angle):
         weight = torch.zeros(9, 9, dtype=torch.float64)
         weight[4, 7] = 1.0  # three to the right of the centre
-        turned = (kernel_rotations(9, angles=[angle]) @ weight.flatten()).view(9, 9)
+        rotated = (kernel_rotations(9, angles=[angle]) @ weight.flatten()).view(9, 9)
         places = torch.arange(9.0) - 4
-        x, y = (turned.sum(0) * places).sum() / turned.sum(), (turned.sum(1) * places).sum() / turned.sum()
+        x, y = (rotated.sum(0) * places).sum() / rotated.sum(), (rotated.sum(1) * places).sum() / rotated.sum()
         assert math.degrees(math.atan2(-y, x)) == pytest.approx(angle, abs=5)  # up is -y
 
     @pytest.mark.parametrize("side", [2, 3, 7, 9])
@@ -64,9 +64,9 @@ class TestKernelRotations:
             weight = torch.randn(2, channels, 3, 3)
             last = weight.to(memory_format=LAST)
             assert rotate_kernels(weight, rotations=rotations).stride() == weight.repeat(6, 1, 1, 1).stride()
-            turned = rotate_kernels(last, rotations=rotations)
-            assert turned.stride() == last.stride()
-            assert torch.equal(turned, rotate_kernels(weight, rotations=rotations))
+            rotated = rotate_kernels(last, rotations=rotations)
+            assert rotated.stride() == last.stride()
+            assert torch.equal(rotated, rotate_kernels(weight, rotations=rotations))
 
     def test_bad_arguments_are_named(self):
         with pytest.raises(ValueError, match=r"kernel_size \(0\)"):
@@ -120,13 +120,13 @@ class TestRotationConv:
         layer = RotationConv2d(2, 3, 5, **options).double()
         x = torch.randn(2, 2, 9, 8, dtype=torch.float64)
         with torch.no_grad():
-            answers = []
+            maps = []
             for angle in layer.angles:
                 plain = nn.Conv2d(2, 3, 5, **options).double()
                 plain.load_state_dict(layer.state_dict())
                 plain.weight.copy_(rotate_kernels(layer.weight, rotations=kernel_rotations(5, angles=[angle])))
-                answers.append(plain(x))
-            torch.testing.assert_close(layer(x), torch.stack(answers).amax(0), atol=1e-6, rtol=1e-6)
+                maps.append(plain(x))
+            torch.testing.assert_close(layer(x), torch.stack(maps).amax(0), atol=1e-6, rtol=1e-6)
 
     @pytest.mark.parametrize(("channels", "filters", "count"), [(1, 64, 1), (64, 64, 6), (64, 66, 1)])
     def test_many_kernels_are_convolved_angle_by_angle(self, channels, filters, count, monkeypatch):
@@ -136,7 +136,7 @@ class TestRotationConv:
         RotationConv2d(channels, filters, 7)(torch.rand(1, channels, 7, 7))
         assert len(calls) == count
 
-    def test_turning_the_kernel_is_turning_the_image_and_the_answer_back(self):
+    def test_rotating_the_kernel_is_rotating_the_image_and_the_maps_back(self):
         layer = RotationConv2d(2, 3, 3, angles=[-90, 0, 90])
         x = torch.randn(2, 2, 6, 8)
         back = [
@@ -145,7 +145,7 @@ class TestRotationConv:
         ]
         torch.testing.assert_close(layer(x), torch.stack(back).amax(0))
 
-    def test_an_edge_is_found_at_every_angle_it_is_turned_to(self):
+    def test_an_edge_is_found_at_every_angle(self):
         layer = RotationConv2d(1, 1, 7, bias=False)
         edge = torch.tensor([-1.0, -1, -1, 0, 1, 1, 1]).expand(7, 7)
         layer.weight.data[:] = edge * (torch.hypot(*torch.meshgrid(*[torch.arange(-3.0, 4)] * 2, indexing="ij")) < 3.4)
@@ -153,8 +153,8 @@ class TestRotationConv:
             layer.weight, rotations=kernel_rotations(7, angles=range(-90, 91, 6)).float()
         ).detach()
         patterns = patterns / patterns.norm(dim=(2, 3), keepdim=True)
-        answers = layer(patterns).flatten()
-        assert answers.min() > 0.75 * answers.max()
+        maps = layer(patterns).flatten()
+        assert maps.min() > 0.75 * maps.max()
         plain = F.conv2d(patterns, layer.weight).flatten()
         assert plain.min() < 0.1 * plain.max()
 
@@ -193,11 +193,11 @@ def test_rotations_in_groups(groups, bias):
     layer = RotationConv2d(8, 12, 3, stride=2, padding=1, groups=groups, bias=bias)
     x = torch.randn(2, 8, 9, 7)
     rotations = kernel_rotations(3).float()
-    answers = []
+    maps = []
     for number, part in enumerate(x.chunk(groups, 1)):
         weight = layer.weight.chunk(groups)[number]
         own = layer.bias.chunk(groups)[number] if bias else None
-        turned = [rotate_kernels(weight, rotations=rotations[angle : angle + 1]) for angle in range(len(ANGLES))]
-        answers.append(torch.stack([F.conv2d(part, kernels, own, 2, 1) for kernels in turned]).amax(0))
-    torch.testing.assert_close(layer(x), torch.cat(answers, 1))
+        rotated = [rotate_kernels(weight, rotations=rotations[angle : angle + 1]) for angle in range(len(ANGLES))]
+        maps.append(torch.stack([F.conv2d(part, kernels, own, 2, 1) for kernels in rotated]).amax(0))
+    torch.testing.assert_close(layer(x), torch.cat(maps, 1))
     assert layer.weight.shape == nn.Conv2d(8, 12, 3, groups=groups).weight.shape

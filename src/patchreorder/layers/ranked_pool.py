@@ -155,7 +155,7 @@ def _quantiles(z: Tensor, count: int) -> Tensor:
     if can_read_values(z) and bool(z[:, :, 0].isfinite().all() & z[:, :, -1].isfinite().all()):
         return (z.to(exact) @ fractions).to(z.dtype)
     means = z.nan_to_num(0.0, 0.0, 0.0).to(exact) @ fractions
-    # It stands at one end of its part. In the product it would make every part NaN.
+    # A value that is not finite is at one end of its part. In the product it would make every part NaN.
     first, last = part * n // count, ((part + 1) * n - 1) // count
     ends = z.index_select(2, first) / 2 + z.index_select(2, last) / 2
     return torch.where(ends.isfinite(), means.to(z.dtype), ends)

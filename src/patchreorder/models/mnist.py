@@ -229,7 +229,7 @@ def c4_cnn(size: int, *, layer: str | None = None, place: str = "orientation", f
 def unrolled_cnn(size: int, *, layer: str | None = None, any_turn: bool = False, halve: bool = True) -> nn.Module:
     """The CNN on the unrolled image, with circular padding and one classifier for all rotations.
 
-    `layer` says how to unroll (see `Unroll`): by default in 22 rings of 48 directions about the middle, or on a larger
+    `layer` sets how to unroll (see `Unroll`): by default in 22 rings of 48 directions about the middle, or on a larger
     canvas about the centroid. `any_turn` makes the classifier blind to rotations (see `RotationClassifier`). The second
     pool halves the directions only; with halve=False there is none, so that the classifier tells twice as many
     rotations apart, with 7,800 parameters more.

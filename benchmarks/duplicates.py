@@ -27,7 +27,7 @@ from patchreorder.data.ukbench import GROUP
 from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.engine.progress import Terminal
 from patchreorder.laboratory import provenance
-from patchreorder.search.describe import open_descriptor
+from patchreorder.search.descriptors import open_descriptor
 from patchreorder.search.duplicates import RELATIVE, find_groups, median_distance
 from patchreorder.search.index import Index
 from patchreorder.search.update import update

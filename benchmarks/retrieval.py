@@ -35,8 +35,7 @@ from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.engine.predict import for_inference
 from patchreorder.laboratory import provenance
 from patchreorder.metrics.retrieval import ROOM, ns_score
-from patchreorder.search.describe import BATCH, describe
-from patchreorder.search.descriptors import create_descriptor
+from patchreorder.search.descriptors import BATCH, create_descriptor, describe
 
 WANTED = {"all pairs": 0.8, "describe alexnet/ranked": 0.9, "describe efficientnet/gap": 0.9}
 

@@ -7,7 +7,7 @@ import pytest
 
 from patchreorder.__main__ import main
 from patchreorder.data.generated import write_photos
-from patchreorder.search import describe
+from patchreorder.search import descriptors
 from tests.search.samples import Colours, aged, made, noise, state
 
 UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
@@ -17,7 +17,7 @@ UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
 def model(monkeypatch):
     """The descriptor that every name opens."""
     model = Colours()
-    monkeypatch.setattr(describe, "open_descriptor", lambda name, *, weights=None, say=None: model)
+    monkeypatch.setattr(descriptors, "open_descriptor", lambda name, *, weights=None, say=None: model)
     monkeypatch.setenv("COLUMNS", "120")
     return model
 

@@ -21,8 +21,7 @@ from patchreorder.laboratory.rows import read as read_rows
 from patchreorder.laboratory.run import run
 from patchreorder.metrics.retrieval import ns_score
 from patchreorder.models import alexnet
-from patchreorder.search.describe import describe, fingerprint, for_inference
-from patchreorder.search.descriptors import Descriptor, create_descriptor
+from patchreorder.search.descriptors import Descriptor, create_descriptor, describe, fingerprint, for_inference
 from tests.laboratory.trained_networks import write_training
 from tests.oracle import normalise
 

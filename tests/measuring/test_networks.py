@@ -1,7 +1,8 @@
-"""Networks opened by name: ours, files of `fit`, functions; inserted layers."""
+"""Networks opened by name: ours, files of `fit`, functions, packages; inserted layers."""
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,9 +10,13 @@ from safetensors.torch import save_file
 from torch import nn
 
 from patchreorder import ShiftAlign
+from patchreorder.data.images import MEAN
 from patchreorder.layers.layer import Layer
+from patchreorder.measuring.activations import record_activations
 from patchreorder.measuring.networks import common_side, distinct_names, open_network
 from patchreorder.models import create_model, saved
+from patchreorder.models.normalise import STD
+from tests import vision
 
 
 def test_networks_of_ours(tmp_path):
@@ -85,3 +90,33 @@ def test_two_networks():
     for other, takes in ((replace(cnn, side=42), "grey images of 42x42"), (replace(unsized, channels=3), "colour")):
         with pytest.raises(ValueError, match=rf"compare \(cnn\) takes {takes}.*, cnn grey images of 28x28: they"):
             common_side([cnn, other])
+
+
+def test_networks_of_packages_are_normalised_and_keep_their_layer_names(monkeypatch, tmp_path):
+    torchvision = vision.torchvision()
+    monkeypatch.setitem(sys.modules, "torchvision", torchvision)
+    plain = torchvision.models.squeezenet1_1().eval()
+    torch.save(plain.state_dict(), tmp_path / "own.pth")
+    opened = open_network("torchvision:squeezenet1_1", weights=tmp_path / "own.pth")
+    assert (opened.side, opened.crop, opened.weights) == (224, 256 / 224, "own.pth")
+    images = torch.rand(1, 3, 64, 64)
+    mean, std = (torch.tensor(colour).view(3, 1, 1) for colour in (MEAN, STD))
+    with torch.inference_mode():
+        torch.testing.assert_close(opened.network(images), plain((images - mean) / std))
+    with record_activations(opened.network, images) as recorder:
+        assert (recorder.layers[0], recorder.layers[-1], len(recorder.layers)) == ("features.2", "classifier.3", 12)
+
+
+def test_missing_packages_are_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ImportError, match=r"networks of timm need it, .*: pip install 'patchreorder\[vision\]'"):
+        open_network("timm:some")
+
+
+def test_weights_that_cannot_be_downloaded(monkeypatch):
+    def offline(name, pretrained):
+        raise OSError("no connection")
+
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=offline))
+    with pytest.raises(OSError, match=r"weights of timm:resnet18 cannot be downloaded: give a file .* \(no connection"):
+        open_network("timm:resnet18")

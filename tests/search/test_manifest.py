@@ -8,7 +8,7 @@ import pytest
 
 from patchreorder.engine.progress import Screen
 from patchreorder.search import update as update_module
-from patchreorder.search.describe import fingerprint
+from patchreorder.search.descriptors import fingerprint
 from patchreorder.search.index import Index
 from patchreorder.search.manifest import MANIFEST, Damaged, Maker, Manifest, read_chunk
 

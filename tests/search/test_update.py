@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from patchreorder.search.describe import fingerprint
+from patchreorder.search.descriptors import fingerprint
 from patchreorder.search.duplicates import find_groups
 from patchreorder.search.images import scan
 from patchreorder.search.index import Index

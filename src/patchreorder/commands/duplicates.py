@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from rich.console import Console
@@ -37,10 +38,8 @@ def duplicates(index: Positional[Path], *, threshold: float | None = None, html:
     chosen = "as given"
     if threshold is None:
         threshold, chosen = RELATIVE * median, f"{RELATIVE} of the median distance, {median:.3f}"
-    try:
+    with contextlib.closing(screen):
         groups = find_groups(opened, threshold=threshold, screen=screen)
-    finally:
-        screen.close()
     table = Table("group", "nearest", "file")
     for number, group in enumerate(groups, 1):
         for hit in group:
@@ -58,11 +57,9 @@ def duplicates(index: Positional[Path], *, threshold: float | None = None, html:
             page.Section(f"Group {number}", [page.Thumbnail.of(hit, opened.root) for hit in group])
             for number, group in enumerate(groups, 1)
         ]
-        about = [
-            f"Images of {opened.root} at most {threshold:.3f} apart, each with the distance of the nearest other one."
-        ]
+        about = f"Images of {opened.root} at most {threshold:.3f} apart, each with its distance to the nearest other."
         with console.status("writing the page"):
-            page.write(html, sections, title="Duplicates", about=about)
+            page.write(html, sections, title="Duplicates", about=[about])
         screen.say(f"Page: {clean(str(html))}.\nNext: open it in a browser.")
     else:
         screen.say("Next: `--html FILE` also shows the images, another `--threshold` finds more or fewer.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -38,30 +39,20 @@ def index(
             store of the last update.
         workers: processes that decode images; by default all cores.
     """
-    console = Console(highlight=False)
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
-    from patchreorder.search.describe import open_descriptor
+    from patchreorder.search.descriptors import open_descriptor
     from patchreorder.search.update import update
 
     keep_freed_memory()
-    screen = Terminal(console)
-    try:
-        descriptor = open_descriptor(model, weights=weights, say=screen.say)
-        done = update(
-            folder,
-            out,
-            descriptor,
-            weights=weights,
-            store=store,
-            workers=(os.cpu_count() or 1) if workers is None else workers,
-            screen=screen,
-        )
-    except KeyboardInterrupt:
-        screen.say("stopped; the same command continues from there")
-        raise
-    finally:
-        screen.close()
+    workers = (os.cpu_count() or 1) if workers is None else workers
+    with contextlib.closing(Terminal(Console(highlight=False))) as screen:
+        try:
+            descriptor = open_descriptor(model, weights=weights, say=screen.say)
+            done = update(folder, out, descriptor, weights=weights, store=store, workers=workers, screen=screen)
+        except KeyboardInterrupt:
+            screen.say("stopped; the same command continues from there")
+            raise
     for lines, what in (
         ([file.reason for file in done.unreadable], "images are left out until they change"),
         ([clean(name) for name in done.ignored], "files are not images"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -117,8 +118,7 @@ def measure(
     if measures is not None and "order" in wanted and not any(network.reorders for network in opened):
         names = " or ".join(network.name for network in opened)
         raise ValueError(f"measures (order) needs a reordering layer, and {names} has none: leave it out")
-    screen = Terminal(console)
-    try:
+    with contextlib.closing(Terminal(console)) as screen:
         if dataset:
             if size is not None:
                 raise ValueError(f"size ({size}) is for folders of images: {dataset} has its own")
@@ -165,8 +165,6 @@ def measure(
             models.append(measured.MeasuredNetwork(network.name, network.weights, scores.classes, *cost))
             measurements += findings.measurements(scores, network.name)
             unstable += findings.unstable_images(scores, network.name, found, SHOWN, classes=network.classes or ())
-    finally:
-        screen.close()
     document = measured.Document(
         images=found.title,
         n=len(found),

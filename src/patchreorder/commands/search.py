@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,7 @@ def search(
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.search import page
-    from patchreorder.search.describe import open_descriptor
+    from patchreorder.search.descriptors import open_descriptor
     from patchreorder.search.index import Index
     from patchreorder.search.query import search_images
 
@@ -56,18 +57,9 @@ def search(
     if weights is None and opened.manifest.weights:
         weights = Path(opened.manifest.weights)
     descriptor = open_descriptor(model or opened.manifest.maker.model, weights=weights, say=screen.say)
-    try:
-        answers, bad = search_images(
-            opened,
-            descriptor,
-            image,
-            k=k,
-            poses=poses,
-            workers=(os.cpu_count() or 1) if workers is None else workers,
-            screen=screen,
-        )
-    finally:
-        screen.close()
+    workers = (os.cpu_count() or 1) if workers is None else workers
+    with contextlib.closing(screen):
+        answers, bad = search_images(opened, descriptor, image, k=k, poses=poses, workers=workers, screen=screen)
     if not answers:
         raise ValueError("; ".join(bad))
     many = image.is_dir()

@@ -23,7 +23,7 @@ from patchreorder.engine.batches import Dataset
 from patchreorder.files import digest
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.models import create_model
-from patchreorder.search.describe import fingerprint
+from patchreorder.search.descriptors import fingerprint
 
 from .cells import Job
 from .provenance import provenance

@@ -20,8 +20,17 @@ from patchreorder.metrics.retrieval import ns_score
 from patchreorder.models import alexnet
 from patchreorder.models.backbones import SIZE
 from patchreorder.models.features import LayerActivation
-from patchreorder.search.describe import BATCH, describe, fingerprint, for_inference, open_descriptor
-from patchreorder.search.descriptors import Descriptor, backbone_of, create_descriptor, layer_descriptor
+from patchreorder.search.descriptors import (
+    BATCH,
+    Descriptor,
+    backbone_of,
+    create_descriptor,
+    describe,
+    fingerprint,
+    for_inference,
+    layer_descriptor,
+    open_descriptor,
+)
 
 from .cells import Job
 from .provenance import provenance

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -22,15 +21,6 @@ SIZE = 224  # default pixels a side of images from a folder
 _LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in grey
 
 
-@runtime_checkable
-class PosedDataset(Protocol):
-    """A data set that puts its own images in poses, as `Photos`, which are posed before they are cropped."""
-
-    def posed_batches(self, indices: Tensor, poses: Iterable[Pose]) -> tuple[Iterator[Tensor], Tensor]:
-        """Images (b, c, h, w) in each of the poses, and their labels (b,)."""
-        ...
-
-
 def posed_batches(
     data: Dataset,
     indices: Tensor,
@@ -41,11 +31,11 @@ def posed_batches(
 ) -> tuple[Iterator[Tensor], Tensor]:
     """The images (b,) of a data set in each of the poses, (b, c, h, w) in [0, 1], and their labels (b,).
 
-    `fill` is the colour of uncovered pixels, black by default. A `PosedDataset` poses its own images, with its own
-    colour; images of other data sets are posed as they are in batches.
+    `fill` is the colour of uncovered pixels, black by default. Photographs have their own, and are posed before they
+    are cropped; images of other data sets are posed as they are in batches.
     """
     device = torch.device(device)
-    if isinstance(data, PosedDataset):
+    if isinstance(data, Photos | GreyPhotos):
         copies, labels = data.posed_batches(indices, poses)
     else:
         batch, labels = data.batch(indices)

@@ -116,7 +116,7 @@ def measure(
     Args:
         network: maps images (b, c, h, w) to logits (b, classes).
         data: images in [0, 1] or bytes, all of one size; a label below 0 is unknown. Photographs are posed before they
-            are cropped (see `image_set.PosedDataset`), other images as they are in batches.
+            are cropped, other images as they are in batches.
         transforms: such as `{"rotate": rotations(), "translate": translations()}`; equal names must be equal poses.
             The unposed image belongs to a transform only if it is among its poses.
         layers: names as in `named_modules`; None for `activations.default_layers`, [] for none.

@@ -23,7 +23,7 @@ from patchreorder.data.images import BadImage, decode
 from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.data.views import centre_crop
 from patchreorder.operator.functional import PatchReorderOptions
-from patchreorder.search.describe import open_descriptor
+from patchreorder.search.descriptors import open_descriptor
 
 from .cache import Cache
 from .layer_view import layer_view

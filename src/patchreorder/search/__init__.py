@@ -1,7 +1,6 @@
 """Search in folders of images by content: descriptors, an index on the disk, and stores that find near vectors.
 
-descriptors  a backbone, a pool and unit length: one vector for an image
-describe     descriptors by name with trained weights, and the vectors of data sets and batches
+descriptors  a backbone, a pool and unit length: one vector for an image; by name, with trained weights
 images       the image files of a folder
 manifest     the files of an index, and their checksums
 update       makes an index of a folder, or updates it

@@ -1,27 +1,39 @@
 """Descriptors: one vector for an image, near the vectors of other images of the same thing in other poses.
 
 A descriptor is a network up to a layer, a pool that makes vectors of its feature maps, the signed square root of every
-value and unit length. `create_descriptor` makes one by name:
+value and unit length. `create_descriptor` makes one by name, `open_descriptor` gives it trained weights:
 
 - "alexnet/gap": a backbone and one of the pools that it has.
 - "alexnet/ranked:quantiles=16": a backbone and a layer of the family by name (`create_layer`).
 - "alexnet@conv1+conv3+conv5/gap": inner layers of a backbone, each pooled, and their vectors joined (`PooledLayers`).
+- "torchvision:resnet18" or "timm:resnet18", only with trained weights: the input of the last fully connected layer.
+  "torchvision:resnet18@layer4" is the output of that module, "torchvision:resnet18@layer4/ranked" a pool of it, and
+  "torchvision:resnet18@layer1+layer4/gap" pools several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from patchreorder.engine import checkpoint
+from patchreorder.engine.batches import Dataset, model_input
+from patchreorder.engine.distributed import ALONE, World
+from patchreorder.engine.predict import for_inference, predict
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.layers.registry import LAYER_TYPES
+from patchreorder.measuring.networks import PACKAGES, load_network
 from patchreorder.models.backbones import BACKBONES, SIZE, truncated
-from patchreorder.models.features import PooledLayers
+from patchreorder.models.features import LayerActivation, PooledLayers
 from patchreorder.models.inserted_layer import inserted_layer
+from patchreorder.models.normalise import Normalise
 from patchreorder.models.pools import POOLS, check_pool_fits, create_pool, flattened
+
+BATCH = 32  # images in a forward pass
 
 
 class Descriptor(nn.Module):
@@ -84,10 +96,6 @@ BACKBONE_POOLS: Mapping[str, Mapping[str, Callable[[], nn.Module]]] = {
     "efficientnet": {name: POOLS[name] for name in ("flatten", "ranked", "gap")},
 }
 DESCRIPTORS = tuple(f"{backbone}/{pool}" for backbone, pools in BACKBONE_POOLS.items() for pool in pools)
-LAYERS_BY_NAME = (
-    "BACKBONE/LAYER, a layer by name such as ranked:quantiles=16, reorder:grid=2 or align, "
-    "or a pool of several layers, such as alexnet@conv1+conv3+conv5/gap"
-)
 
 
 def backbone_of(name: str) -> str:
@@ -95,25 +103,33 @@ def backbone_of(name: str) -> str:
     return name.partition("/")[0].partition("@")[0]
 
 
-def layer_names(text: str) -> list[str]:
-    """The layers that + joins in a text; raises ValueError if one is there twice."""
-    names = text.split("+")
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"layers ({text!r}) must differ: {name!r} is there {names.count(name)} times")
-    return names
+def open_descriptor(
+    name: str, *, weights: Path | None = None, say: Callable[[str], None] = lambda message: None
+) -> Descriptor:
+    """A descriptor with trained weights, in evaluation mode.
 
+    Args:
+        name: see this module.
+        weights: file with the weights (.safetensors, .pt, .pth; AlexNet's by torchvision's names), read without running
+            code. Without it they are downloaded: ours once, pinned by SHA-256; a package's by that package.
+        say: called with a line about each download.
 
-def is_descriptor(name: str) -> bool:
-    """Whether a name has the form of those that `create_descriptor` takes; its layers may still be unknown."""
-    front, _, pool = name.partition("/")
-    return name in DESCRIPTORS or (
-        backbone_of(name) in BACKBONES and ("@" in front or pool.partition(":")[0] in LAYER_TYPES)
-    )
+    Raises:
+        ValueError: for an unknown name, or weights that do not fit.
+        ImportError: the package is not installed, or does not work with this torch.
+        OSError: the weights cannot be opened or downloaded.
+    """
+    package, colon, network = name.partition(":")
+    if colon and package in PACKAGES:
+        found = _of_package(package, network, weights)
+    else:
+        found = create_descriptor(name)
+        found.load(BACKBONES[backbone_of(name)].weights(file=weights, say=say))
+    return for_inference(found)
 
 
 def create_descriptor(name: str) -> Descriptor:
-    """A descriptor by name (see this module), with new weights; `open_descriptor` gives it trained weights.
+    """A descriptor of a backbone by name (see this module), with new weights.
 
     Raises:
         ValueError: for an unknown name, or a layer that does not fit the feature maps.
@@ -123,12 +139,17 @@ def create_descriptor(name: str) -> Descriptor:
     >>> create_descriptor("alexnet@conv1+conv5/gap").dimensions
     320
     """
-    if not is_descriptor(name):
-        raise ValueError(f"name ({name!r}) must be one of {', '.join(DESCRIPTORS)}, or {LAYERS_BY_NAME}")
     front, _, pool = name.partition("/")
     kind, at, layers = front.partition("@")
+    if name not in DESCRIPTORS and not (kind in BACKBONES and (at or pool.partition(":")[0] in LAYER_TYPES)):
+        others = " or ".join(f"{package}:NAME[@LAYER[/POOL]]" for package in PACKAGES)
+        raise ValueError(
+            f"model ({name!r}) must be one of {', '.join(DESCRIPTORS)}, or BACKBONE/LAYER, a layer by name such as "
+            "ranked:quantiles=16, reorder:grid=2 or align, or a pool of several layers, such as "
+            f"alexnet@conv1+conv3+conv5/gap, or {others} with trained weights, of several layers @LAYER+LAYER/POOL"
+        )
     if at:
-        model, modules = truncated(kind, layer_names(layers))
+        model, modules = truncated(kind, _layer_names(layers))
         return layer_descriptor(name, PooledLayers(model, modules, pool=pool))
     backbone = BACKBONES[kind]
     if pool in BACKBONE_POOLS[kind]:
@@ -138,6 +159,37 @@ def create_descriptor(name: str) -> Descriptor:
     with torch.device("cpu"), torch.no_grad():
         dimensions = made(torch.zeros(1, backbone.channels, backbone.side, backbone.side)).shape[1]
     return Descriptor(name, backbone.create(), made, dimensions=dimensions).eval()
+
+
+def _of_package(package: str, text: str, weights: Path | None) -> Descriptor:
+    """A classifier of timm or torchvision up to its last fully connected layer, or up to the layers that are named."""
+    network, _, rest = text.partition("@")
+    layer, _, pool = rest.partition("/")
+    model, mean, std, size = load_network(package, network, weights)
+    parts: list[nn.Module] = [Normalise(mean, std)]
+    if size != SIZE:
+        parts.append(nn.Upsample((size, size), mode="bilinear"))
+    if "+" in layer:
+        parts.append(PooledLayers(model, {name: name for name in _layer_names(layer)}, pool=pool))
+        pool = ""
+    elif layer:
+        parts.append(LayerActivation(model, layer))
+    else:
+        connected = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+        if not connected:
+            kind = type(model).__name__
+            raise ValueError(f"{kind} has no fully connected layer to take the features of: name a @LAYER")
+        parts.append(LayerActivation(model, connected[-1], inputs=True))
+    return layer_descriptor(f"{package}:{text}", nn.Sequential(*parts), pool=pool or "flatten")
+
+
+def _layer_names(text: str) -> list[str]:
+    """The layers that + joins in a text."""
+    names = text.split("+")
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"layers ({text!r}) must differ: {name!r} is there {names.count(name)} times")
+    return names
 
 
 def layer_descriptor(name: str, maps: nn.Module, *, pool: str = "flatten") -> Descriptor:
@@ -155,3 +207,53 @@ def layer_descriptor(name: str, maps: nn.Module, *, pool: str = "flatten") -> De
         check_pool_fits(pool, seen, source=name)
         dimensions = made(seen).shape[1]
     return Descriptor(name, maps, made, dimensions=dimensions).eval()
+
+
+def describe(
+    model: nn.Module,
+    data: Dataset,
+    *,
+    world: World = ALONE,
+    batch: int = BATCH,
+    report: Callable[[int], None] = lambda more: None,
+) -> Tensor:
+    """The vectors (n, d) of all images in order, float32, on the CPU, the same in every process.
+
+    Images are decoded ahead by `data.workers` processes. NaN stays NaN.
+
+    Args:
+        model: a descriptor, or any network that gives vectors, on the world's device.
+        data: images (b, 3, 224, 224) in [0, 1], or bytes.
+        world: from `distributed.join()`.
+        batch: images in a forward pass.
+        report: called with the number of images of each batch of this process.
+    """
+    if batch < 1:
+        raise ValueError(f"batch ({batch}) must be 1 or more")
+    with model.register_forward_hook(lambda module, given, output: report(len(output))):
+        return predict(model, data, world=world, batch=batch)[0]
+
+
+@torch.inference_mode()
+def describe_batch(model: Descriptor, images: Tensor) -> Tensor:
+    """The vectors (b, dimensions) of a batch, float32, on the CPU; raises ValueError if the shape is another one."""
+    if not len(images):
+        return torch.empty(0, model.dimensions)
+    first = next(model.parameters(), None)
+    device = torch.device("cpu") if first is None else first.device
+    vectors: Tensor = model.eval()(model_input(images, device)).float().cpu()
+    if vectors.shape != (expected := (len(images), model.dimensions)):
+        raise ValueError(f"the descriptor {model.name} gave {tuple(vectors.shape)}, expected {expected}")
+    return vectors
+
+
+def fault(vector: Tensor) -> str:
+    """Why a vector cannot be compared, or "" if it can."""
+    if not vector.isfinite().all():
+        return "its features are not finite"
+    return "" if vector.any() else "all its features are zero: a blank image"
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Eight hexadecimal digits that change with any weight of the model."""
+    return checkpoint.fingerprint({name: value.cpu() for name, value in model.state_dict().items()})

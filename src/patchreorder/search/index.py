@@ -10,9 +10,7 @@ from torch import Tensor
 
 from patchreorder.untrusted import clean
 
-from .describe import fingerprint
-from .descriptors import Descriptor
-from .manifest import Damaged, Maker, Manifest, left_over, read_vectors, verify
+from .manifest import Damaged, Manifest, left_over, read_vectors, verify
 from .stores import Graph, Qdrant, Store, Vectors
 
 
@@ -104,14 +102,6 @@ class Index:
             near = zip(slots, self.vectors.distances(query, slots).tolist(), strict=True)
             found.append(sorted(Hit(distance, name) for slot, distance in near for name in self.names_of(slot))[:k])
         return found
-
-    def check_maker(self, model: Descriptor) -> None:
-        """Raise a ValueError that names both if the index was made with another descriptor."""
-        other = Maker(model.name, fingerprint(model), model.dimensions)
-        if other != self.manifest.maker:
-            raise ValueError(
-                f"{clean(str(self.folder))} was made with {self.manifest.maker}: it cannot be searched with {other}"
-            )
 
 
 def _read_manifest(folder: Path) -> Manifest:

@@ -11,10 +11,10 @@ from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.untrusted import clean
 
-from .describe import BATCH, describe_batch, fault
-from .descriptors import Descriptor
+from .descriptors import BATCH, Descriptor, describe_batch, fault, fingerprint
 from .images import Reader, scan
 from .index import Hit, Index
+from .manifest import Maker
 
 # The poses of a query with --poses, in words; "" is upright.
 POSES = {
@@ -58,7 +58,9 @@ def search_images(
     Raises:
         ValueError: it is another descriptor, there is no such image, or the folder holds none.
     """
-    index.check_maker(model)
+    maker, other = index.manifest.maker, Maker(model.name, fingerprint(model), model.dimensions)
+    if maker != other:
+        raise ValueError(f"{clean(str(index.folder))} was made with {maker}: it cannot be searched with {other}")
     if image.is_dir():
         root, names = image, [name for name, _, _ in scan(image)[0]]
         if not names:

@@ -84,9 +84,6 @@ class Vectors:
         return found
 
 
-# ---- FAISS -----------------------------------------------------------------------------------------
-
-
 def need_faiss() -> Any:
     """FAISS, or an ImportError that says what to install."""
     try:
@@ -146,9 +143,6 @@ def build_graph(
         graph.add(np.ascontiguousarray(block.numpy()))
         more(len(block))
     faiss.write_index(graph, str(path))
-
-
-# ---- Qdrant ----------------------------------------------------------------------------------------
 
 
 class Qdrant:

@@ -23,8 +23,7 @@ from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.files import sync_folder, try_lock
 from patchreorder.untrusted import clean
 
-from .describe import BATCH, describe_batch, fault, fingerprint
-from .descriptors import Descriptor
+from .descriptors import BATCH, Descriptor, describe_batch, fault, fingerprint
 from .images import ImageFile, Reader, scan
 from .manifest import (
     MANIFEST,
@@ -46,6 +45,7 @@ LARGE = 100_000  # images above which a graph is built
 ADDED = 10_000  # new vectors beside the graph, or a tenth of it, before they are added to it
 MASKED = 0.25  # the largest share of vectors of removed images
 LOCAL = "local"  # the store without a server
+Batches = Iterable[tuple[list[ImageFile], Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,6 @@ def update(
             descriptor; another process updates it.
         ImportError: the store, or the number of images, needs a package that is not installed.
     """
-    if workers < 0:
-        raise ValueError(f"workers ({workers}) must be 0 (decode in this process) or more")
     root, out = folder.resolve(), out.absolute()
     maker = Maker(model.name, fingerprint(model), model.dimensions)
     identity = blake2b(os.fsencode(f"{maker}{out}"), digest_size=16).hexdigest()
@@ -206,12 +204,7 @@ def _compare(
 
 
 def _describe(
-    batches: Iterable[tuple[list[ImageFile], Tensor]],
-    out: Path,
-    model: Descriptor,
-    maker: Maker,
-    chunks: list[Chunk],
-    more: Callable[[int], None],
+    batches: Batches, out: Path, model: Descriptor, maker: Maker, chunks: list[Chunk], more: Callable[[int], None]
 ) -> tuple[list[ImageFile], int]:
     """The files of these batches, and the number of new vectors; new chunks are appended to `chunks`."""
     known = {digest for chunk in chunks for digest in chunk.digests}

@@ -28,25 +28,22 @@ if TYPE_CHECKING:
     from .surgery.insertion import remove_after as remove_after
 
 _MODULES = {
-    "OrientationReorder": "layers.orientation_reorder",
-    "PatchReorder": "layers.patch_reorder",
-    "PoseAlign": "layers.pose_align",
-    "RankedPool": "layers.ranked_pool",
-    "ShiftAlign": "layers.shift_align",
-    "Unroll": "layers.unroll",
-    "advise": "surgery.advice",
-    "align_pose": "layers.pose_align",
-    "align_shift": "layers.shift_align",
-    "create_layer": "layers.registry",
-    "create_model": "models",
-    "insert_after": "surgery.insertion",
-    "load_classifier": "models.saved",
-    "patch_reorder": "operator.functional",
-    "ranked_pool": "layers.ranked_pool",
-    "remove_after": "surgery.insertion",
-    "reorder_orientations": "layers.orientation_reorder",
-    "undo_reorder": "operator.functional",
-    "unroll": "layers.unroll",
+    name: module
+    for module, names in {
+        "layers.orientation_reorder": ("OrientationReorder", "reorder_orientations"),
+        "layers.patch_reorder": ("PatchReorder",),
+        "layers.pose_align": ("PoseAlign", "align_pose"),
+        "layers.ranked_pool": ("RankedPool", "ranked_pool"),
+        "layers.registry": ("create_layer",),
+        "layers.shift_align": ("ShiftAlign", "align_shift"),
+        "layers.unroll": ("Unroll", "unroll"),
+        "models": ("create_model",),
+        "models.saved": ("load_classifier",),
+        "operator.functional": ("patch_reorder", "undo_reorder"),
+        "surgery.advice": ("advise",),
+        "surgery.insertion": ("insert_after", "remove_after"),
+    }.items()
+    for name in names
 }
 __all__ = sorted(_MODULES)
 __version__ = "0.1.0"

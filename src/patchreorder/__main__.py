@@ -18,19 +18,8 @@ from patchreorder import __version__
 
 # A command is the function NAME in commands/NAME.py.
 COMMANDS = (
-    "info",
-    "run",
-    "fit",
-    "predict",
-    "measure",
-    "report",
-    "shard",
-    "index",
-    "search",
-    "duplicates",
-    "play",
-    "demo",
-)
+    "info", "run", "fit", "predict", "measure", "report", "shard", "index", "search", "duplicates", "play", "demo",
+)  # fmt: skip
 DESCRIPTION = (
     "Rotation and translation invariance for convolutional networks by sorting the patches of a feature map. "
     "`patchreorder COMMAND --help` explains a command; `patchreorder` alone is `patchreorder info`; "
@@ -46,14 +35,17 @@ def main(args: list[str] | None = None) -> int:
         return 0
     args = args or ["info"]
     try:
-        functions = {name: _load(name) if name == args[0] else _placeholder(name) for name in COMMANDS}
+        functions = {name: _load(name, listed=name != args[0]) for name in COMMANDS}
         subcommand_cli_from_dict(functions, prog="patchreorder", description=DESCRIPTION, args=args)
     except KeyboardInterrupt:
         return 130
     except (ValueError, OSError, ImportError) as error:
         if os.environ.get("PATCHREORDER_DEBUG") == "1":
             raise
-        print(f"patchreorder: {_one_line(error)}", file=sys.stderr)
+        text = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror and error.filename is not None:
+            text = f"{error.filename}: {error.strerror}"
+        print(f"patchreorder: {text}", file=sys.stderr)
         return 2
     return 0
 
@@ -67,23 +59,15 @@ def summary(name: str) -> str:
     raise ImportError(f"{source} has no function {name}")
 
 
-def _load(name: str) -> Callable[..., None]:
-    return getattr(import_module(f"patchreorder.commands.{name}"), name)
+def _load(name: str, *, listed: bool) -> Callable[..., None]:
+    """Return the function of a command, or what stands for it in the list of all."""
+    if not listed:
+        return getattr(import_module(f"patchreorder.commands.{name}"), name)
 
+    def entry() -> None: ...
 
-def _placeholder(name: str) -> Callable[[], None]:
-    """Return what stands for a command in the list of all."""
-
-    def listed() -> None: ...
-
-    listed.__doc__ = summary(name)
-    return listed
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+    entry.__doc__ = summary(name)
+    return entry
 
 
 if __name__ == "__main__":

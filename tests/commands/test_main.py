@@ -57,7 +57,7 @@ def test_an_unknown_command_is_rejected(capsys):
 def raise_in_commands(monkeypatch, error: BaseException) -> None:
     """Make every command raise the error."""
 
-    def load(name):
+    def load(name, *, listed):
         raise error
 
     monkeypatch.setattr(__main__, "_load", load)

@@ -40,8 +40,9 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
     table.add_row(f"copies nearer than\nthe leaf, {figures.KEYS} other keys", *nearer)
     console.print(table)
     console.print(f"\n{figures.explain(found.distances)}", markup=False, soft_wrap=not console.is_terminal)
-    for text in (
-        f"\nWritten to {out}: {', '.join(figures.FILES)}",
+    console.print(
+        f"\nWritten to {out}: {', '.join(figures.FILES)}\n"
         "Next: `patchreorder demo --seed 1` for another key; docs/operator.md explains the operator.",
-    ):
-        console.print(text, markup=False, soft_wrap=True)
+        markup=False,
+        soft_wrap=True,
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from rich.console import Console
 
 from patchreorder.report import page, terminal
 from patchreorder.report.folder import load
+
+from .run import use_cores
 
 
 def fit(
@@ -47,34 +48,25 @@ def fit(
     """
     console = Console(highlight=False)
     page.need_packages()
-    if threads < 0:
-        raise ValueError(f"threads ({threads}) must be 0 (all cores) or more")
-    if workers is not None and workers < 0:
-        raise ValueError(f"workers ({workers}) must be 0 (decode in this process) or more")
     if not data.is_dir():
         raise ValueError(f"data ({data}) must be a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or CLASS/*.jpg")
     out = out or Path("runs") / f"fit-{data.resolve().name}"
-    import torch
-
+    decoders = use_cores(threads, workers)
     from patchreorder.classifier.fit import recipe, save_classifier
-    from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.laboratory.cells import Resources
     from patchreorder.laboratory.photographs import FrozenPhotographTask
     from patchreorder.laboratory.run import run
 
     chosen = recipe(data, model=model, reorder=reorder, width=width, epochs=epochs, lr=lr, seeds=seeds)
-    keep_freed_memory()
-    if threads:
-        torch.set_num_threads(threads)
-    screen = Terminal(console)
-    resources = Resources(workers=(os.cpu_count() or 1) if workers is None else workers, weights=weights)
+    screen, file = Terminal(console), out / "classifier.safetensors"
+    resources = Resources(workers=decoders, weights=weights)
     try:
         outcome = run(chosen, out=out, setting="fit", data=data, screen=screen, resources=resources)
         jobs = [*outcome.measured, *outcome.there_before, *outcome.elsewhere]
         first = next(job for job in jobs if job.row.name == "reordered" and job.cell.seed == 0)
         assert isinstance(outcome.task, FrozenPhotographTask)
-        save_classifier(outcome.task, first, out / "classifier.safetensors")
+        save_classifier(outcome.task, first, file)
     except KeyboardInterrupt as stop:
         screen.say(f"{str(stop) or 'stopped'}; the same command goes on from there")
         raise
@@ -83,9 +75,8 @@ def fit(
     found = load(out)
     terminal.show(found, console)
     page.write(found, out / "report.html")
-    for text in (
-        f"\nThe reordered network (seed 0): {out / 'classifier.safetensors'}. The report: {out / 'report.html'}.",
-        f"Next: `patchreorder predict {out / 'classifier.safetensors'} IMAGE...` names what is on an image; in Python, "
-        "`patchreorder.load_classifier(file)` gives the network and its classes.",
-    ):
-        console.print(text, markup=False, soft_wrap=True)
+    screen.say(
+        f"\nThe reordered network (seed 0): {file}. The report: {out / 'report.html'}.\n"
+        f"Next: `patchreorder predict {file} IMAGE...` names what is on an image; in Python, "
+        "`patchreorder.load_classifier(file)` gives the network and its classes."
+    )

@@ -32,7 +32,9 @@ def _facts() -> Iterator[tuple[str, str]]:
 
     yield "patchreorder", __version__
     yield "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"
-    yield "torch", f"{torch.__version__}, devices: {', '.join(_devices())}"
+    cuda = f", cuda x{torch.cuda.device_count()}" if torch.cuda.is_available() else ""
+    mps = ", mps" if torch.backends.mps.is_available() else ""
+    yield "torch", f"{torch.__version__}, devices: cpu{cuda}{mps}"
     yield "threads", f"{torch.get_num_threads()} of {os.cpu_count()} processors (torch.get_num_threads())"
     kernel, found = native.KERNEL, ", ".join(native.builds()) or "none"
     if kernel.library is None:
@@ -42,13 +44,6 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "builds", f'{found} (PATCHREORDER_NATIVE chooses one by name, or "off")'
     for extra, packages in _extras().items():
         yield f"extra {extra}", _state(extra, packages)
-
-
-def _devices() -> list[str]:
-    import torch
-
-    accelerators = [f"cuda x{torch.cuda.device_count()}"] if torch.cuda.is_available() else []
-    return ["cpu", *accelerators, *(["mps"] if torch.backends.mps.is_available() else [])]
 
 
 def _extras() -> dict[str, list[str]]:
@@ -65,16 +60,11 @@ def _extras() -> dict[str, list[str]]:
 
 
 def _state(extra: str, packages: list[str]) -> str:
-    versions = {package: _version(package) for package in packages}
-    there = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
-    missing = ", ".join(package for package, version in versions.items() if not version)
-    if not missing:
-        return there
-    return (f"{there}; " if there else "") + f"missing {missing}: pip install 'patchreorder[{extra}]'"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    there, missing = [], []
+    for package in packages:
+        try:
+            there.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            missing.append(package)
+    advice = [f"missing {', '.join(missing)}: pip install 'patchreorder[{extra}]'"] if missing else []
+    return "; ".join([*filter(None, [", ".join(there)]), *advice])

@@ -33,9 +33,10 @@ def report(folder: Positional[Path], *, out: Path | None = None, markdown: bool 
     with console.status("drawing the page"):
         page.write(recipes, file)
         drawn = figures.write(recipes, file.parent)
-    for text in (
-        f"Written to {file}: one file with everything in it.",
-        *([f"Figures beside it: {', '.join(figure.name for figure in drawn)}."] if drawn else []),
-        f"Next: open it in a browser; `patchreorder report {folder} --markdown` prints the tables for a README.",
-    ):
-        console.print(text, markup=False, soft_wrap=True)
+    console.print(
+        f"Written to {file}: one file with everything in it.\n"
+        + (f"Figures beside it: {', '.join(figure.name for figure in drawn)}.\n" if drawn else "")
+        + f"Next: open it in a browser; `patchreorder report {folder} --markdown` prints the tables for a README.",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -70,10 +70,6 @@ def run(
     """
     console = Console(highlight=False)
     changes = _values(change)
-    if threads < 0:
-        raise ValueError(f"threads ({threads}) must be 0 (all cores) or more")
-    if workers is not None and workers < 0:
-        raise ValueError(f"workers ({workers}) must be 0 (decode in the process that trains) or more")
     if accumulate < 1:
         raise ValueError(f"accumulate ({accumulate}) must be 1 or more")
     if not save_every >= 0:
@@ -81,17 +77,12 @@ def run(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else every process logs how it shares its gradients
     chosen = recipes.load(recipe)  # before torch: a wrong name fails at once
     out = out or Path("runs") / chosen.name
-    import torch
-
+    decoders = use_cores(threads, workers)
     from patchreorder.engine.distributed import join
-    from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Screen, Terminal
     from patchreorder.laboratory.cells import Resources
     from patchreorder.laboratory.run import run as run_recipe
 
-    keep_freed_memory()
-    if threads:
-        torch.set_num_threads(threads)
     with join() as world:
         terminal = Terminal(console)
         screen = terminal if world.is_main else Screen()
@@ -109,7 +100,7 @@ def run(
                 world=world,
                 screen=screen,
                 resources=Resources(
-                    workers=_cores() if workers is None else workers,
+                    workers=decoders,
                     accumulate=accumulate,
                     save_every=save_every,
                     weights=weights,
@@ -142,9 +133,21 @@ def run(
     )
 
 
-def _cores() -> int:
-    """Of this machine, for each process that trains on it."""
-    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+def use_cores(threads: int, workers: int | None) -> int:
+    """Set up this process to compute; return the number of processes that decode photographs, all cores by default."""
+    if threads < 0:
+        raise ValueError(f"threads ({threads}) must be 0 (all cores) or more")
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers ({workers}) must be 0 (decode in the process that trains) or more")
+    import torch
+
+    from patchreorder.engine.memory import keep_freed_memory
+
+    keep_freed_memory()
+    if threads:
+        torch.set_num_threads(threads)
+    cores = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, cores) if workers is None else workers
 
 
 def _values(change: tuple[str, ...]) -> dict[str, Any]:

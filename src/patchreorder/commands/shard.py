@@ -48,10 +48,11 @@ def shard(
             with console.status(f"listing {folder / split}"):
                 listing = folders.list_images(folder / split, classes=classes)
             classes = listing.classes
-            for names, what in (
-                (listing.ignored, "files are no images and are left out"),
-                (listing.missing, "classes have no image"),
-            ):
+            left_out = {
+                "files are no images and are left out": listing.ignored,
+                "classes have no image": listing.missing,
+            }
+            for what, names in left_out.items():
                 if names:
                     more = ", ..." if len(names) > 5 else ""
                     screen.say(f"{listing.root}: {len(names)} {what}: {', '.join(names[:5])}{more}")

@@ -58,7 +58,12 @@ def measure(seed: int) -> Demo:
 def write(demo: Demo, folder: Path) -> None:
     """Write the figures and the numbers."""
     _plot_scene(demo, [folder / "before_after.png", folder / "before_after.svg"])
-    _plot_levels([folder / "levels.png"])
+    x = torch.from_numpy(EXAMPLE)[None]
+    first, order = patch_reorder(x, grid=2, return_order=True)
+    second = patch_reorder(x, grid=2, levels=2)
+    energies = (EXAMPLE**2).reshape(2, 2, 2, 2).sum((1, 3))
+    images = [EXAMPLE, first[0].numpy(), second[0].numpy()]
+    draw_levels([folder / "levels.png"], images, energies, order.numpy())
     LineChart(
         panels=demo.curves,
         x="",
@@ -74,9 +79,7 @@ def write(demo: Demo, folder: Path) -> None:
         "similarity": demo.similarities,
         "copies": 2 * KEYS,
         "copies nearer than the leaf": demo.nearer,
-        "spot filters, pixels, rotated": {
-            f"{angle}°": spot_distance(demo.scene.teeth, rotation=angle) for angle in (45, 90)
-        },
+        "spot filters, pixels, rotated": {f"{angle}°": _spot_distance(demo.scene.teeth, angle) for angle in (45, 90)},
     }
     for panel in demo.curves:
         lines = {series.title: np.round(series.line.mean, 3).tolist() for series in panel.series}
@@ -101,9 +104,6 @@ def explain(distances: Numbers) -> str:
         "sorted. Sorted pixels keep no arrangement, only how strongly and how often each filter was active. So all "
         "maps become more similar, those of the leaf too: compare within a column only."
     )
-
-
-# ---- feature maps --------------------------------------------------------------------------------
 
 
 def filter_bank(radius: int = 5) -> np.ndarray:
@@ -133,9 +133,6 @@ def feature_maps(image: np.ndarray) -> np.ndarray:
 def reorder(maps: np.ndarray, setting: Mapping[str, Any]) -> np.ndarray:
     """Reorder the maps; an empty setting leaves them as they are."""
     return patch_reorder(torch.from_numpy(maps), **setting).numpy() if setting else maps
-
-
-# ---- numbers -------------------------------------------------------------------------------------
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
@@ -180,13 +177,10 @@ def sweep(teeth: np.ndarray) -> list[Panel]:
     ]
 
 
-def spot_distance(teeth: np.ndarray, *, rotation: float) -> float:
+def _spot_distance(teeth: np.ndarray, rotation: float) -> float:
     """Return the distance of a rotated key with sorted pixels, over the two filters that are rotation-symmetric."""
     maps = (feature_maps(draw_key(teeth, rotation=angle))[:2] for angle in (0, rotation))
     return round(distance(*(reorder(spots, SETTINGS[PIXELS]) for spots in maps)), 3)
-
-
-# ---- figures -------------------------------------------------------------------------------------
 
 
 def _plot_scene(demo: Demo, files: list[Path]) -> None:
@@ -203,11 +197,3 @@ def _plot_scene(demo: Demo, files: list[Path]) -> None:
         "The leaf is the control: the copies of the key should come nearer to the key than it does."
     )
     draw_before_after(files, rows, titles, list(OUTLINES.values()), caption)
-
-
-def _plot_levels(files: list[Path]) -> None:
-    x = torch.from_numpy(EXAMPLE)[None]
-    first, order = patch_reorder(x, grid=2, return_order=True)
-    second = patch_reorder(x, grid=2, levels=2)
-    energies = (EXAMPLE**2).reshape(2, 2, 2, 2).sum((1, 3))
-    draw_levels(files, [EXAMPLE, first[0].numpy(), second[0].numpy()], energies, order.numpy())

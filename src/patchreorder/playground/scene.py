@@ -53,9 +53,6 @@ class Pen:
         r = radius * SIZE * OVERSAMPLING
         self.paint.ellipse((across - r, down - r, across + r, down + r), fill=light)
 
-    def box(self, left: float, top: float, right: float, bottom: float) -> None:
-        self.polygon([(left, top), (right, top), (right, bottom), (left, bottom)])
-
     def polygon(self, corners: list[tuple[float, float]]) -> None:
         self.paint.polygon([self.at(x, y) for x, y in corners], fill=255)
 
@@ -71,9 +68,9 @@ def draw_key(teeth: np.ndarray, *, rotation: float = 0.0, shift: tuple[float, fl
     pen = Pen(rotation, shift)
     pen.disc(-0.18, 0, 0.13, 255)
     pen.disc(-0.18, 0, 0.065, 0)
-    pen.box(-0.06, -0.03, 0.31, 0.03)
-    for left, tooth in zip((0.06, 0.16, 0.26), teeth, strict=True):
-        pen.box(left, 0.02, left + 0.05, 0.03 + tooth)
+    teeth_boxes = ((x, 0.02, x + 0.05, 0.03 + tooth) for x, tooth in zip((0.06, 0.16, 0.26), teeth, strict=True))
+    for left, top, right, bottom in [(-0.06, -0.03, 0.31, 0.03), *teeth_boxes]:
+        pen.polygon([(left, top), (right, top), (right, bottom), (left, bottom)])
     return pen.image()
 
 

@@ -128,13 +128,10 @@ def _judge(found: MapModule, probe: Probe, convolutions: list[int]) -> Advice:
         warning = f"{EARLY}: {later}"
     else:
         warning = BRANCH if probe.is_bypassed(found.module) else ""
-    return Advice(found.name, type(found.module).__name__, channels, height, width, _fits(height, width), warning)
-
-
-def _fits(height: int, width: int) -> tuple[Fit, ...]:
     sides = [(grid, levels, grid**levels) for grid, levels in product(GRIDS, LEVELS)]
-    fits = (Fit(grid, levels, height % n, width % n) for grid, levels, n in sides if n <= min(height, width))
-    return (Fit("pixels", 1, 0, 0), *fits)
+    fits = [Fit(grid, levels, height % n, width % n) for grid, levels, n in sides if n <= min(height, width)]
+    fits = [Fit("pixels", 1, 0, 0), *fits]
+    return Advice(found.name, type(found.module).__name__, channels, height, width, tuple(fits), warning)
 
 
 def _recommend(advice: list[Advice], modules: list[MapModule], trace: ForwardTrace, probe: Probe) -> list[Advice]:
@@ -151,11 +148,9 @@ def _recommend(advice: list[Advice], modules: list[MapModule], trace: ForwardTra
             layers[number] = "ranked" if by_value else "reorder:grid=pixels"
         elif entry.warning == NO_OP and number == candidates[-1] and not trace.has_sorting:
             layers[number] = f"ranked:quantiles={min(QUANTILES, entry.height * entry.width)}"
-    for number in reversed(range(len(modules))):
-        orient = _orientation_layer(modules[number])
-        if orient:
-            layers[number] = orient
-            break
+    orient = [(number, layer) for number, found in enumerate(modules) if (layer := _orientation_layer(found))]
+    for number, layer in orient[-1:]:
+        layers[number] = layer
     return [entry._replace(layer=layer) for entry, layer in zip(advice, layers, strict=True)]
 
 

@@ -47,7 +47,8 @@ class ForwardTrace:
         if isinstance(module, Layer) and self.last is not None and args and args[0] is self.last[0]:
             self.last[1].followed = True
         self.has_sorting |= isinstance(module, (PatchReorder, RankedPool))
-        if args and is_maps(args[0]) and _is_one_position(output, args[0]) and not list(module.children()):
+        pools = args and is_maps(args[0]) and isinstance(output, Tensor) and not list(module.children())
+        if pools and output.shape[:2] == args[0].shape[:2] and output[0, 0].numel() == 1:
             self.pool = self.names.get(module, "")
         if not is_maps(output) or isinstance(module, nn.Identity):
             return
@@ -59,19 +60,20 @@ class ForwardTrace:
         found.negative |= bool((output < 0).any())
         if _is_convolution(module):
             self.convolutions.append(self.calls)
-        if _works_on_last_dimension(module, output):
+        normalises = isinstance(module, nn.LayerNorm) and module.normalized_shape == output.shape[3:]
+        if isinstance(module, nn.Linear) or (normalises and output.shape[3] != output.shape[1]):
             self.channels_last.add(output.shape)
-        if self.last is not None:
-            last_output, last = self.last
-            if output is last_output and last is not found and last.module in set(module.modules()):
-                found.inner = last
+        if self.last is not None and output is self.last[0]:
+            inner = self.last[1]
+            if inner is not found and inner.module in set(module.modules()):
+                found.inner = inner
         self.last = output, found
 
     def map_modules(self) -> list[MapModule]:
         """The modules to judge, in the order of their first calls.
 
-        A container that returns the output of a module inside it is left out, and so are layers of the family, modules
-        that the model does not list, and outputs with the channels in the last dimension.
+        Containers that return the output of a module inside them, layers of the family, modules that the model does not
+        list, and outputs with the channels in the last dimension are left out.
         """
         kept: list[MapModule] = []
         for found in reversed(self.found.values()):
@@ -100,14 +102,3 @@ def _is_convolution(module: nn.Module) -> bool:
     """Whether it is a convolution larger than 1x1, of any class: known by its weight and `kernel_size`."""
     weight, size = getattr(module, "weight", None), getattr(module, "kernel_size", 1)
     return isinstance(weight, Tensor) and weight.dim() == 4 and max(size if isinstance(size, tuple) else (size,)) > 1
-
-
-def _is_one_position(output: Any, maps: Tensor) -> bool:
-    return isinstance(output, Tensor) and output.shape[:2] == maps.shape[:2] and output[0, 0].numel() == 1
-
-
-def _works_on_last_dimension(module: nn.Module, output: Tensor) -> bool:
-    """Whether the last dimension holds the channels, so that the output is not (b, c, h, w)."""
-    if isinstance(module, nn.LayerNorm):
-        return module.normalized_shape == (output.shape[3],) != (output.shape[1],)
-    return isinstance(module, nn.Linear)

@@ -58,12 +58,15 @@ def insert_after(model: AnyModule, name: str, layer: nn.Module | str) -> AnyModu
     """
     target = _find(model, name)
     layer = create_layer(layer) if isinstance(layer, str) else layer
-    _check_layer(layer, target, name)
-    _check_called(target, name)
+    _check(layer, target, name)
     if _runs_as_sequential(target):
         vars(target)[APPENDED] = [*_appended(target), _add_child(target, layer)]
     elif _iterates_over_children(target):
-        _check_stateless(layer, target, name)
+        if [*layer.parameters(), *layer.buffers()]:
+            raise ValueError(
+                f"{_label(name)} ({type(target).__name__}) iterates over its children, so a layer with parameters or "
+                "buffers cannot become one of them: choose a module inside or around it"
+            )
         _LayerHook(_label(name), layer).register(target)
         vars(target).update({method: getattr(_Overrides(target), method) for method in OVERRIDDEN})
     else:
@@ -84,7 +87,6 @@ def remove_after(model: nn.Module, name: str) -> list[nn.Module]:
 
     Raises:
         ValueError: no module has that name, or nothing was inserted after it.
-        TypeError: the model is compiled, wrapped, scripted or traced.
 
     >>> model = insert_after(nn.Sequential(nn.ReLU()), "0", nn.Dropout())
     >>> remove_after(model, "0"), model
@@ -117,20 +119,15 @@ def check_plain(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {_describe(model)}")
     for name, module in model.named_modules():
-        state = _wrapping(module)
+        # By name: importing these classes takes a second, and a model of such a class has imported it already.
+        kinds = [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.")]
+        state = next((f"wrapped in {kind}" for kind in WRAPPERS if kind in kinds), "")
+        if isinstance(module, torch.jit.ScriptModule):
+            state = "scripted or traced"
+        elif module._compiled_call_impl or hasattr(module.forward, "get_compiler_config") or "OptimizedModule" in kinds:
+            state = "compiled"
         if state:
             raise TypeError(f"{_label(name)} is {state}: use the plain model, before it is {state}")
-
-
-def _wrapping(module: nn.Module) -> str:
-    if isinstance(module, torch.jit.ScriptModule):
-        return "scripted or traced"
-    # By name: importing these classes takes a second, and a model of such a class has imported it already.
-    kinds = [kind.__name__ for kind in type(module).__mro__ if kind.__module__.startswith("torch.")]
-    compiled = module._compiled_call_impl is not None or hasattr(module.forward, "get_compiler_config")
-    if compiled or "OptimizedModule" in kinds:
-        return "compiled"
-    return next((f"wrapped in {kind}" for kind in WRAPPERS if kind in kinds), "")
 
 
 class _LayerHook:
@@ -192,14 +189,11 @@ def _find(model: nn.Module, name: str) -> nn.Module:
     raise ValueError(f"the model has no module {name!r}; {some if names else 'it has no submodules'}")
 
 
-def _check_layer(layer: nn.Module, target: nn.Module, name: str) -> None:
+def _check(layer: nn.Module, target: nn.Module, name: str) -> None:
     if not isinstance(layer, nn.Module):
         raise TypeError(f"layer must be an nn.Module such as PatchReorder(), or its name, got {_describe(layer)}")
     if any(inner is target for inner in layer.modules()):
         raise ValueError(f"the layer contains {_label(name)}, so it would call itself without end")
-
-
-def _check_called(target: nn.Module, name: str) -> None:
     if type(target).forward is nn.Module.forward and "forward" not in vars(target):
         children = ", ".join(f"{name}.{child}".lstrip(".") for child, _ in target.named_children())
         raise ValueError(
@@ -208,17 +202,8 @@ def _check_called(target: nn.Module, name: str) -> None:
         )
 
 
-def _check_stateless(layer: nn.Module, target: nn.Module, name: str) -> None:
-    if [*layer.parameters(), *layer.buffers()]:
-        raise ValueError(
-            f"{_label(name)} ({type(target).__name__}) iterates over its children, so a layer with parameters or "
-            "buffers cannot become one of them: choose a module inside or around it"
-        )
-
-
 def _runs_as_sequential(module: nn.Module) -> bool:
-    own_forward = "forward" in vars(module) or type(module).forward is not nn.Sequential.forward
-    return isinstance(module, nn.Sequential) and not own_forward
+    return type(module).forward is nn.Sequential.forward and "forward" not in vars(module)
 
 
 def _iterates_over_children(module: nn.Module) -> bool:

@@ -29,26 +29,23 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class Probe:
-    """Runs a model repeatedly on one input with the same random numbers, and compares the outputs.
-
-    Raises:
-        ValueError: the output has no tensors, or changes from run to run.
-    """
+    """Runs a model repeatedly on one input with the same random numbers, and compares the outputs."""
 
     def __init__(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
         self.model, self.arguments = model, arguments
-        self.varied = tuple(_vary(argument) for argument in arguments)
+        self.varied = tuple(
+            value + torch.randn_like(value) if isinstance(value, Tensor) and value.is_floating_point() else value
+            for value in arguments
+        )
         self.output = self.run(arguments)
         if not self.output:
             raise ValueError("the model returned no tensor, so there is nothing to compare")
-        sizes = [_norm(tensor.double().nan_to_num(0.0, 0.0, 0.0)) for tensor in self.output]
+        sizes = [tensor.double().nan_to_num(0.0, 0.0, 0.0).norm().item() for tensor in self.output]
         self.repeated = _distances(self.output, self.run(arguments))
         if not _within(self.repeated, [1e-2 * size for size in sizes]):
             raise ValueError("the model's output changes from run to run, for the same input and seed")
-        self.rounding = [
-            4 * (_precision(tensor) * size + distance)
-            for tensor, size, distance in zip(self.output, sizes, self.repeated, strict=True)
-        ]
+        precision = [torch.finfo(out.dtype).eps if out.is_floating_point() else 0.0 for out in self.output]
+        self.rounding = [4 * (e * size + d) for e, size, d in zip(precision, sizes, self.repeated, strict=True)]
         self.visible = [max(1e-2 * size, limit) for size, limit in zip(sizes, self.rounding, strict=True)]
 
     def run(
@@ -60,7 +57,9 @@ class Probe:
         def hook(_: nn.Module, __: Any, output: Any) -> Any:
             return change(output, generator) if change and is_maps(output) else output
 
-        _seed()
+        torch.default_generator.manual_seed(0)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(0)
         # Copies: a model may write to its input, or return a tensor that its next run overwrites.
         copies = [argument.clone() if isinstance(argument, Tensor) else argument for argument in arguments]
         handle = (module or self.model).register_forward_hook(hook)
@@ -81,8 +80,11 @@ class Probe:
 
     def is_bypassed(self, module: nn.Module) -> bool:
         """Whether the output still depends on the input when the maps of a module are all zero."""
-        blanked = [self.run(arguments, module, _blank) for arguments in (self.arguments, self.varied)]
-        return not _within(_distances(*blanked), self.rounding)
+        first, second = (
+            self.run(arguments, module, lambda maps, _: torch.zeros_like(maps))
+            for arguments in (self.arguments, self.varied)
+        )
+        return not _within(_distances(first, second), self.rounding)
 
     def accepts(self, module: nn.Module, change: Change) -> bool:
         """Whether the model runs with the maps of a module changed, without warnings, and returns the same shapes."""
@@ -126,21 +128,6 @@ def _add_rounding_noise(maps: Tensor, generator: torch.Generator) -> Tensor:
     return torch.empty_like(maps).copy_(maps + scale * (values + sums).to(maps))
 
 
-def _blank(maps: Tensor, _: torch.Generator) -> Tensor:
-    return torch.zeros_like(maps)
-
-
-def _vary(argument: Any) -> Any:
-    floating = isinstance(argument, Tensor) and argument.is_floating_point()
-    return argument + torch.randn_like(argument) if floating else argument
-
-
-def _seed() -> None:
-    torch.default_generator.manual_seed(0)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(0)
-
-
 def _tensors(value: Any) -> list[Tensor]:
     """All tensors in nested lists, tuples, mappings and dataclasses."""
     if isinstance(value, Tensor):
@@ -153,24 +140,18 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _distances(first: list[Tensor], second: list[Tensor]) -> list[float]:
+    """The L2 distances, in which NaN equals NaN and is infinitely far from every number."""
     if [tensor.shape for tensor in first] != [tensor.shape for tensor in second]:
         return [torch.inf] * len(first)
-    return [_distance(*pair) for pair in zip(first, second, strict=True)]
-
-
-def _distance(first: Tensor, second: Tensor) -> float:
-    """The L2 distance, in which NaN equals NaN and is infinitely far from every number."""
-    same = (first == second) | (first.isnan() & second.isnan())
-    return _norm((first.double() - second.double()).masked_fill(same, 0.0).nan_to_num(torch.inf))
-
-
-def _norm(tensor: Tensor) -> float:
-    return torch.linalg.vector_norm(tensor).item()
+    return [
+        (a.double() - b.double())
+        .masked_fill((a == b) | (a.isnan() & b.isnan()), 0.0)
+        .nan_to_num(torch.inf)
+        .norm()
+        .item()
+        for a, b in zip(first, second, strict=True)
+    ]
 
 
 def _within(distances: list[float], limits: list[float]) -> bool:
     return all(distance <= limit for distance, limit in zip(distances, limits, strict=True))
-
-
-def _precision(tensor: Tensor) -> float:
-    return torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0

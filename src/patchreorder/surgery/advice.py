@@ -195,11 +195,9 @@ def _print(advice: list[Advice], pool: str, background: str, console: Console) -
 
 def _leftovers(entry: Advice, grid: int) -> str:
     """The number of pixels outside the patches, for each number of levels that fits."""
-    height, width = entry.height, entry.width
-    fits = (fit for fit in entry.fits if fit.grid == grid)
-    return (
-        " ".join(str(height * width - (height - f.leftover_rows) * (width - f.leftover_columns)) for f in fits) or "-"
-    )
+    h, w = entry.height, entry.width
+    left = [h * w - (h - f.leftover_rows) * (w - f.leftover_columns) for f in entry.fits if f.grid == grid]
+    return " ".join(map(str, left)) or "-"
 
 
 def _conclusions(advice: list[Advice], pool: str, background: str) -> Iterator[str]:

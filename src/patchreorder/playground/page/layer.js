@@ -1,6 +1,6 @@
 // What the layer does to one feature map: patches outlined and numbered by energy, an animation, and similarities.
 
-import { colour, element, paint } from "./plots.js";
+import { choiceTile, colour, element, paint } from "./plots.js";
 import { bytes } from "./server.js";
 
 const DURATION = 1400; // of the animation, in milliseconds
@@ -27,24 +27,19 @@ export class Layer {
     this.slider.addEventListener("input", () => this.stop(Number(this.slider.value) / 100));
     this.find(".play").addEventListener("click", () => this.play());
     this.tiles = this.find(".maps .tiles");
-    this.side = 0;
   }
 
   // Maps have this side from now on: settings that do not fit are reduced.
-  fit(side) {
+  update(side = this.side) {
     this.side = side;
-    this.update();
-  }
-
-  update() {
     let { grid, levels } = this.settings();
-    const fits = (grid, levels) => (grid === "pixels" ? levels === 1 : grid ** levels <= this.side);
-    if (this.side && grid !== "pixels" && !fits(grid, 1)) this.set("grid", String((grid = 2)));
-    while (this.side && levels > 1 && !fits(grid, levels)) this.set("levels", String(--levels));
+    const fits = (grid, levels) => (grid === "pixels" ? levels === 1 : grid ** levels <= side);
+    if (grid !== "pixels" && !fits(grid, 1)) this.set("grid", String((grid = 2)));
+    while (levels > 1 && !fits(grid, levels)) this.set("levels", String(--levels));
     for (const radio of this.radios) {
       radio.checked = radio.value === String(this.get(radio.dataset.name));
-      if (radio.dataset.name === "levels") radio.disabled = !!this.side && !fits(grid, Number(radio.value));
-      if (radio.dataset.name === "grid" && radio.value !== "pixels") radio.disabled = !!this.side && Number(radio.value) > this.side;
+      if (radio.dataset.name === "levels") radio.disabled = !fits(grid, Number(radio.value));
+      if (radio.dataset.name === "grid" && radio.value !== "pixels") radio.disabled = Number(radio.value) > side;
     }
   }
 
@@ -96,11 +91,7 @@ export class Layer {
     const { channels, size: [height, width] } = this.view;
     if (this.tiles.dataset.channels !== channels.join()) {
       this.tiles.dataset.channels = channels.join();
-      this.tiles.replaceChildren(...channels.map((number, i) => {
-        const input = element("input", { type: "radio", name: `${this.name}-channel`, value: number, class: "unseen", "aria-label": `map ${number}` });
-        input.addEventListener("change", () => this.set("channel", number));
-        return element("label", { class: "tile", title: `map ${number}` }, input, element("canvas", { "aria-hidden": "true" }));
-      }));
+      this.tiles.replaceChildren(...channels.map((number) => choiceTile(`${this.name}-channel`, number, `map ${number}`, () => this.set("channel", number))));
     }
     [...this.tiles.children].forEach((tile, i) => {
       paint(tile.querySelector("canvas"), this.maps.pb[i], height, width, "--own");
@@ -109,22 +100,23 @@ export class Layer {
     this.find(".maps legend").textContent = `The ${channels.length} maps that are strongest in both poses. Shown above: map ${channels[channel]}`;
   }
 
-  geometry(canvas) {
+  // Draws the map before reordering, enlarged; returns the sizes of its patches.
+  enlarge(canvas) {
     const { size: [height, width], patches: [rows, columns] } = this.view;
     const cell = Math.floor(LARGE / Math.max(height, width));
     canvas.width = cell * width;
     canvas.height = cell * height;
     const context = canvas.getContext("2d");
-    context.clearRect(0, 0, canvas.width, canvas.height);
-    return { context, cell, rows, columns, high: Math.floor(height / rows), wide: Math.floor(width / columns), height, width };
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.find(".pb"), 0, 0, canvas.width, canvas.height);
+    return { context, cell, columns, high: Math.floor(height / rows), wide: Math.floor(width / columns), rows };
   }
 
   drawBefore(channel) {
     const canvas = this.find(".before");
-    const where = this.geometry(canvas);
-    pixels(where, this.maps.pb[channel]);
+    const where = this.enlarge(canvas);
     const order = this.order(channel);
-    order.forEach((source, position) => outline(where, source, this.number(position)));
+    order.forEach((source, position) => frame(where, corner(where, source), this.number(position)));
     const { patches: [rows, columns], energy } = this.view;
     const energies = energy[energy.length > 1 ? channel : 0]; // one list if there is one order for all maps
     const first = order.slice(0, 4).map((source) => `row ${Math.floor(source / columns) + 1}, column ${(source % columns) + 1} (energy ${energies[source]})`);
@@ -133,39 +125,24 @@ export class Layer {
 
   drawAfter(channel) {
     const canvas = this.find(".after");
-    const where = this.geometry(canvas);
+    const where = this.enlarge(canvas);
+    const { context, cell, rows, columns, high, wide } = where;
     const order = this.order(channel);
-    if (this.time >= 1) pixels(where, this.maps.pa[channel]);
-    else this.drawMoving(where, this.maps.pb[channel], order);
-    if (this.time >= 1) order.forEach((_, position) => outline(where, position, this.number(position)));
-    canvas.setAttribute("aria-label", `Map ${this.view.channels[channel]} after reordering: the strongest patch is at the upper left.`);
-    this.slider.value = Math.round(100 * this.time);
-  }
-
-  // The strongest patches start first; each takes half of the time.
-  drawMoving(where, values, order) {
-    const { context, cell, columns, high, wide } = where;
-    pixels(where, values, (row, column) => row >= high * where.rows || column >= wide * columns); // the rest does not move
-    const count = order.length;
-    [...order.keys()].reverse().forEach((position) => {
-      const begin = count > 1 ? (0.5 * position) / (count - 1) : 0;
+    context.clearRect(0, 0, columns * wide * cell, rows * high * cell); // the rest does not move
+    // The strongest patches start first; each takes half of the time.
+    for (let position = order.length - 1; position >= 0; position--) {
+      const begin = (0.5 * position) / Math.max(1, order.length - 1);
       const part = ease(Math.min(1, Math.max(0, (this.time - begin) / 0.5)));
-      const from = [Math.floor(order[position] / columns) * high, (order[position] % columns) * wide];
-      const to = [Math.floor(position / columns) * high, (position % columns) * wide];
-      const top = (from[0] + (to[0] - from[0]) * part) * cell;
-      const left = (from[1] + (to[1] - from[1]) * part) * cell;
+      const from = corner(where, order[position]);
+      const to = corner(where, position);
+      const [left, top] = from.map((value, axis) => value + (to[axis] - value) * part);
       context.fillStyle = colour("--page");
       context.fillRect(left, top, wide * cell, high * cell);
-      context.fillStyle = colour("--own");
-      for (let i = 0; i < high; i++) {
-        for (let j = 0; j < wide; j++) {
-          context.globalAlpha = values[(from[0] + i) * where.width + from[1] + j] / 255;
-          context.fillRect(left + j * cell, top + i * cell, cell, cell);
-        }
-      }
-      context.globalAlpha = 1;
-      frame(where, left, top, this.number(position));
-    });
+      context.drawImage(this.find(".pb"), from[0] / cell, from[1] / cell, wide, high, left, top, wide * cell, high * cell);
+      frame(where, [left, top], this.number(position));
+    }
+    canvas.setAttribute("aria-label", `Map ${this.view.channels[channel]} after reordering: the strongest patch is at the upper left.`);
+    this.slider.value = Math.round(100 * this.time);
   }
 
   order(channel) {
@@ -221,24 +198,11 @@ export class Layer {
   }
 }
 
-function pixels({ context, cell, height, width }, values, wanted = () => true) {
-  context.fillStyle = colour("--own");
-  for (let i = 0; i < height; i++) {
-    for (let j = 0; j < width; j++) {
-      if (!wanted(i, j)) continue;
-      context.globalAlpha = values[i * width + j] / 255;
-      context.fillRect(j * cell, i * cell, cell, cell);
-    }
-  }
-  context.globalAlpha = 1;
+function corner({ cell, columns, high, wide }, patch) {
+  return [(patch % columns) * wide * cell, Math.floor(patch / columns) * high * cell];
 }
 
-function outline(where, patch, number) {
-  const { cell, columns, high, wide } = where;
-  frame(where, (patch % columns) * wide * cell, Math.floor(patch / columns) * high * cell, number);
-}
-
-function frame({ context, cell, high, wide }, left, top, number) {
+function frame({ context, cell, high, wide }, [left, top], number) {
   context.strokeStyle = colour("--ink");
   context.lineWidth = 2;
   context.strokeRect(left + 1, top + 1, wide * cell - 2, high * cell - 2);

@@ -2,7 +2,7 @@
 
 import * as state from "./state.js";
 import { ask, bytes, latest, settled } from "./server.js";
-import { Card, element, paint, polar, shape } from "./plots.js";
+import { Card, choiceTile, paint, polar, shape } from "./plots.js";
 import { Pad } from "./pad.js";
 import { Layer } from "./layer.js";
 import { Photo } from "./photo.js";
@@ -15,17 +15,8 @@ const NOTES = {
 };
 const at = (id) => document.getElementById(id);
 let now = state.read(location.hash);
-let about = null;
-let samples = null;
-let answer = null;
-let ring = null;
-let shifts = null;
-let cards = {};
-let pad = null;
-let layer = null;
-let photo = null;
-let tour = null;
-let changedAt = 0;
+let about, samples, answer, ring, shifts, pad, layer, photo, tour;
+const cards = {};
 
 const get = (name) => now[name];
 const OF_PHOTO = /^photo/; // names in the state
@@ -37,16 +28,15 @@ function set(name, value) {
 
 // Every change of the state goes through here.
 function change(changes) {
-  changedAt = performance.now();
   Object.assign(now, changes);
   writeAddress();
   showState();
   const names = Object.keys(changes);
   tour.leave();
   if (names.includes("channel")) layer.redraw();
-  if (names.includes("photoChannel")) photo?.redraw();
+  if (names.includes("photoChannel")) photo?.layer.redraw();
   const ofDigit = names.filter((name) => !OF_PHOTO.test(name) && name !== "channel");
-  if (ofDigit.length) askAnswer(changedAt);
+  if (ofDigit.length) askAnswer(performance.now());
   if (names.includes("digit")) ring = shifts = null;
   if (names.some((name) => ["digit", "right", "down"].includes(name))) askRing();
   if (names.some((name) => ["digit", "rotation"].includes(name))) askShifts();
@@ -98,15 +88,15 @@ function follow(which, milliseconds, work) {
     }
   });
   return () => {
-    Object.values(cards).forEach((card) => card.fade(which));
+    Object.values(cards).forEach((card) => card[which].classList.add("old"));
     run();
   };
 }
 
 // The label of the digit if it is known, else what most networks predict for it upright.
 function expected() {
-  if (answer?.label !== null && answer?.label !== undefined) return answer.label;
-  if ("sample" in now.digit) return samples[now.digit.sample].label;
+  const known = answer?.label ?? samples[now.digit.sample]?.label;
+  if (known !== undefined) return known;
   const votes = Object.values(answer?.upright ?? {});
   return votes.find((vote, i) => votes.indexOf(vote) !== i) ?? votes[0];
 }
@@ -114,11 +104,7 @@ function expected() {
 function showAnswer() {
   const label = expected();
   const changed = at("expected").textContent !== String(label);
-  const texts = [];
-  for (const [name, card] of Object.entries(cards)) {
-    const best = card.show(answer.probabilities[name], label);
-    texts.push(`${NAMES[name]} predicts ${best}`);
-  }
+  const texts = Object.entries(cards).map(([name, card]) => `${NAMES[name]} predicts ${card.show(answer.probabilities[name], label)}`);
   at("expected").textContent = label;
   paint(at("seen"), bytes(answer.image), answer.side, answer.side);
   paint(cards.st_cnn.transformed, bytes(answer.transformed), answer.side, answer.side);
@@ -157,33 +143,29 @@ function showState() {
     at(name).value = now[name];
     at(`${name}-value`).textContent = `${now[name]}${unit}`.replace("-", "−");
   }
-  for (const radio of document.getElementsByName("trained")) radio.checked = radio.value === now.trained;
   at("trained-note").textContent = NOTES[now.trained];
-  layer.fit(about.maps[now.trained][0]);
+  layer.update(about.maps[now.trained][0]);
   photo?.update();
-  dial();
+  const [cx, cy] = polar(now.rotation, 90);
+  at("dial").replaceChildren(shape("circle", { r: 90, class: "rim" }), shape("circle", { cx, cy, r: 9, class: "knob" }));
   for (const card of Object.values(cards)) {
     card.markRotation(now.rotation);
     card.markShift(now.right, now.down);
   }
-  for (const radio of document.getElementsByName("sample")) radio.checked = Number(radio.value) === now.digit.sample;
-  for (const radio of document.getElementsByName("mnist")) radio.checked = Number(radio.value) === now.digit.mnist;
+  for (const [name, value] of Object.entries({ trained: now.trained, sample: now.digit.sample, mnist: now.digit.mnist })) {
+    for (const radio of document.getElementsByName(name)) radio.checked = radio.value === String(value);
+  }
   if (document.activeElement !== at("index")) at("index").value = now.digit.mnist ?? "";
-}
-
-function dial() {
-  const [x, y] = polar(now.rotation, 90);
-  at("dial").replaceChildren(shape("circle", { r: 90, class: "rim" }), shape("circle", { cx: x, cy: y, r: 9, class: "knob" }));
 }
 
 async function showDigit() {
   const { digit } = now;
   if ("strokes" in digit) pad.show(digit.strokes);
-  else if ("sample" in digit) pad.show(samples[digit.sample].strokes, true);
+  else if ("sample" in digit) pad.show(samples[digit.sample].strokes, { picked: true });
   else {
     try {
       const { image, side } = await ask("/api/answer", { digit });
-      if (now.digit === digit) pad.showPixels(middle(bytes(image), side));
+      if (now.digit === digit) pad.show([], { picked: true, pixels: middle(bytes(image), side) });
     } catch (error) {
       problem(error.message);
     }
@@ -196,21 +178,15 @@ function middle(values, side) {
 }
 
 function tile(group, value, pixels, label) {
-  const input = element("input", { type: "radio", name: group, value, class: "unseen", "aria-label": label });
-  const canvas = element("canvas", { "aria-hidden": "true" });
-  const made = element("label", { class: "tile", title: label }, input, canvas);
-  made.redraw = () => paint(canvas, pixels, 28, 28);
+  const made = choiceTile(group, value, label, () => pick({ [group]: value }));
+  made.redraw = () => paint(made.querySelector("canvas"), bytes(pixels), 28, 28);
   made.redraw();
-  return [made, input];
+  return made;
 }
 
 async function offerMnist(seed) {
   const { digits } = await ask(`/api/mnist?seed=${seed}`);
-  at("chosen").replaceChildren(...digits.map(({ index, label, pixels }) => {
-    const [made, input] = tile("mnist", index, bytes(pixels), `a ${label}, test digit ${index}`);
-    input.addEventListener("change", () => pick({ mnist: index }));
-    return made;
-  }));
+  at("chosen").replaceChildren(...digits.map(({ index, label, pixels }) => tile("mnist", index, pixels, `a ${label}, test digit ${index}`)));
   showState();
 }
 
@@ -225,14 +201,9 @@ function listen() {
   for (const name of ["rotation", "right", "down"]) at(name).addEventListener("input", (event) => set(name, Number(event.target.value)));
   for (const radio of document.getElementsByName("trained")) radio.addEventListener("change", () => set("trained", radio.value));
   at("upright").addEventListener("click", () => change({ rotation: 0, right: 0, down: 0 }));
-  at("clear").addEventListener("click", () => {
-    pad.show([]);
-    change({ digit: { strokes: [] } });
-  });
+  at("clear").addEventListener("click", () => pick({ strokes: [] }));
   at("undo").addEventListener("click", () => {
-    if (pad.picked || !pad.strokes.length) return;
-    pad.show(pad.strokes.slice(0, -1));
-    change({ digit: { strokes: pad.strokes.map((stroke) => [...stroke]) } });
+    if (!pad.picked && pad.strokes.length) pick({ strokes: pad.strokes.slice(0, -1) });
   });
   at("index").addEventListener("change", (event) => {
     const value = Number(event.target.value);
@@ -262,7 +233,7 @@ function listen() {
 function redraw() {
   pad.draw();
   layer.redraw();
-  photo?.redraw();
+  photo?.layer.redraw();
   document.querySelectorAll("#samples .tile, #chosen .tile").forEach((made) => made.redraw());
   if (answer) showAnswer();
 }
@@ -317,34 +288,23 @@ async function start() {
   for (const [name, title] of Object.entries(NAMES)) cards[name] = new Card(name, title, about.errors[name]);
   at("cards").append(...Object.values(cards).map((card) => card.root));
   layer = new Layer(at("layer"), "digit", { get, set });
-  pad = new Pad(at("pad"), (strokes) => change({ digit: { strokes: strokes.map((stroke) => [...stroke]) } }));
-  at("samples").append(...about.samples.map(({ label, pixels }, i) => {
-    const [made, input] = tile("sample", i, bytes(pixels), `a drawn ${label}`);
-    input.addEventListener("change", () => pick({ sample: i }));
-    return made;
-  }));
-  if (about.mnist) {
-    at("mnist").hidden = true;
-    at("no-mnist").textContent = about.mnist;
-    at("no-mnist").hidden = false;
-    if ("mnist" in now.digit) now.digit = state.defaults().digit;
-  }
-  if (about.photographs) {
-    at("no-photo").textContent = about.photographs;
-    at("no-photo").hidden = false;
-  } else {
-    at("photo-part").hidden = false;
-    photo = new Photo({ get, set, side: about.maps.photo[0] });
-  }
+  pad = new Pad(at("pad"), (strokes) => change({ digit: { strokes: structuredClone(strokes) } }));
+  at("samples").append(...about.samples.map(({ label, pixels }, i) => tile("sample", i, pixels, `a drawn ${label}`)));
   tour = new Tour(at("tour"), at("tour-text"), (changes) => {
     change(changes);
     showDigit();
   });
+  for (const [reason, part, note] of [[about.mnist, "mnist", "no-mnist"], [about.photographs, "photo-part", "no-photo"]]) {
+    at(part).hidden = !!reason;
+    at(note).hidden = !reason;
+    at(note).textContent = reason;
+  }
+  if (about.mnist && "mnist" in now.digit) now.digit = state.defaults().digit;
+  if (!about.photographs) photo = new Photo({ get, set, side: about.maps.photo[0] });
   showState();
   listen();
   showDigit();
-  changedAt = performance.now();
-  askAnswer(changedAt);
+  askAnswer(performance.now());
   askRing();
   askShifts();
   if (!about.mnist) await offerMnist(0);

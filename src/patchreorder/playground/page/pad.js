@@ -1,7 +1,7 @@
 // The drawing pad, for mouse, finger or stylus.
 
 import { PAD, onPad } from "./state.js";
-import { colour } from "./plots.js";
+import { colour, element, paint } from "./plots.js";
 
 const NEAR = 14; // smallest distance between two points of a stroke
 const MAX_STROKES = 60;
@@ -52,16 +52,9 @@ export class Pad {
     if (Math.hypot(x - lastX, y - lastY) >= NEAR && points < MAX_POINTS) this.stroke.push(x, y);
   }
 
-  show(strokes, picked = false) {
+  show(strokes, { picked = false, pixels = null } = {}) {
     this.strokes = strokes.map((stroke) => [...stroke]);
-    this.pixels = null;
-    this.picked = picked;
-    this.draw();
-  }
-
-  showPixels(pixels) {
-    this.pixels = pixels;
-    this.picked = true;
+    Object.assign(this, { picked, pixels });
     this.draw();
   }
 
@@ -71,14 +64,10 @@ export class Pad {
     const scale = canvas.width / PAD;
     context.clearRect(0, 0, canvas.width, canvas.height);
     if (this.pixels) {
-      const cell = canvas.width / 28;
-      context.fillStyle = colour("--ink");
-      this.pixels.forEach((value, i) => {
-        if (!value) return;
-        context.globalAlpha = value / 255;
-        context.fillRect((i % 28) * cell, Math.floor(i / 28) * cell, cell + 0.3, cell + 0.3);
-      });
-      context.globalAlpha = 1;
+      const small = element("canvas");
+      paint(small, this.pixels, 28, 28);
+      context.imageSmoothingEnabled = false;
+      context.drawImage(small, 0, 0, canvas.width, canvas.height);
       return;
     }
     context.strokeStyle = context.fillStyle = colour("--ink");

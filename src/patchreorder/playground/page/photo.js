@@ -16,7 +16,7 @@ export class Photo {
       get: (name) => get(photoKey(name)),
       set: (name, value) => set(photoKey(name), value),
     });
-    this.layer.fit(side);
+    this.layer.update(side);
     at("photo-layer").hidden = true;
     for (const name of ["rotation", "right", "down"]) at(`p-${name}`).addEventListener("input", (event) => set(photoKey(name), Number(event.target.value)));
     at("p-upright").addEventListener("click", () => ["rotation", "right", "down"].forEach((name) => set(photoKey(name), 0)));
@@ -87,10 +87,6 @@ export class Photo {
         this.problem(error.message);
       }
     }
-  }
-
-  redraw() {
-    this.layer.redraw();
   }
 
   problem(text) {

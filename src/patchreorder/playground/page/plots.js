@@ -2,18 +2,20 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-export function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+export const element = (name, ...rest) => build(document.createElement(name), ...rest);
+export const shape = (name, ...rest) => build(document.createElementNS(SVG, name), ...rest); // part of a drawing
+
+function build(made, attributes = {}, ...children) {
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children);
   return made;
 }
 
-export function shape(name, attributes = {}, text = "") {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text) made.textContent = text;
-  return made;
+// A small canvas that is chosen as a radio button.
+export function choiceTile(name, value, label, choose) {
+  const input = element("input", { type: "radio", name, value, class: "unseen", "aria-label": label });
+  input.addEventListener("change", choose);
+  return element("label", { class: "tile", title: label }, input, element("canvas", { "aria-hidden": "true" }));
 }
 
 const colours = new Map(); // getComputedStyle is slow
@@ -26,18 +28,13 @@ export function colour(name) {
 
 // Draws bytes as opacities of one colour, so that more is stronger in light and in dark mode.
 export function paint(canvas, values, height, width, ink = "--ink") {
-  const [red, green, blue] = rgb(colour(ink));
+  const rgb = [1, 3, 5].map((at) => parseInt(colour(ink).slice(at, at + 2), 16)); // of #rrggbb
   canvas.width = width;
   canvas.height = height;
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
-  for (let i = 0; i < width * height; i++) image.data.set([red, green, blue, values[i]], 4 * i);
+  for (let i = 0; i < width * height; i++) image.data.set([...rgb, values[i]], 4 * i);
   context.putImageData(image, 0, 0);
-}
-
-export function rgb(text) {
-  const hex = text.replace("#", "");
-  return [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
 export class Card {
@@ -57,7 +54,6 @@ export class Card {
     const table = element("table", { class: "bars" }, element("caption", { class: "unseen" }, `Probabilities, ${title}`), body);
     this.ring = shape("svg", { viewBox: "-64 -64 128 128", role: "img", class: "ring" });
     this.map = shape("svg", { viewBox: "-1 -1 152 152", role: "img", class: "map" });
-    this.transformed = null;
     this.ringSummary = element("p", { class: "small summary", "aria-hidden": "true" });
     this.mapSummary = element("p", { class: "small summary", "aria-hidden": "true" });
     this.root.append(element("h3", {}, title), this.prediction, table, this.ring, this.ringSummary, this.map, this.mapSummary);
@@ -81,15 +77,13 @@ export class Card {
   }
 
   drawRing(angles, predictions, expected, rotation) {
-    this.ring.classList.remove("old");
-    const parts = [shape("path", { d: arc(-90, 90, 54), class: "seen-in-training" })];
+    const parts = [shape("path", { d: `M${polar(-90, 54)}A54,54 0 0 0 ${polar(90, 54)}`, class: "seen-in-training" })];
     const step = angles[1] - angles[0];
     angles.forEach((angle, i) => {
       const kind = predictions.labels[i] === expected ? "right" : "wrong";
-      const made = shape("path", { d: segment(angle - step / 2, angle + step / 2, 36, 50), class: kind });
-      made.setAttribute("fill-opacity", shade(predictions.probabilities[i]));
-      made.append(shape("title", {}, `${angle}°: ${predictions.labels[i]}, ${percent(predictions.probabilities[i])}`));
-      parts.push(made);
+      const title = shape("title", {}, `${angle}°: ${predictions.labels[i]}, ${percent(predictions.probabilities[i])}`);
+      const d = segment(angle - step / 2, angle + step / 2, 36, 50);
+      parts.push(shape("path", { d, class: kind, "fill-opacity": shade(predictions.probabilities[i]) }, title));
     });
     for (const [first, last, label] of runs(predictions.labels)) {
       if (label === expected || last - first < 2) continue; // too short for a number
@@ -98,31 +92,30 @@ export class Card {
     }
     parts.push(shape("text", { x: 0, y: 0, class: "middle" }, String(expected)));
     parts.push((this.needle = shape("g", { class: "mark" })));
-    this.ring.replaceChildren(...parts);
-    const { full, short } = summary(predictions.labels, expected, "angles");
-    this.ring.setAttribute("aria-label", `${this.title} over all rotations: ${full}`);
-    this.ringSummary.textContent = short;
+    this.fill(this.ring, parts, this.ringSummary, "rotations", summary(predictions.labels, expected, "angles"));
     this.markRotation(rotation);
   }
 
   drawMap(shifts, predictions, expected, right, down) {
-    this.map.classList.remove("old");
     const parts = [];
     const side = shifts.length;
     predictions.labels.forEach((label, i) => {
       const x = 10 * (i % side);
       const y = 10 * Math.floor(i / side);
-      const made = shape("rect", { x: x + 0.4, y: y + 0.4, width: 9.2, height: 9.2, class: label === expected ? "right" : "wrong" });
-      made.setAttribute("fill-opacity", shade(predictions.probabilities[i]));
-      made.append(shape("title", {}, `${shifts[i % side]} right, ${shifts[Math.floor(i / side)]} down: ${label}, ${percent(predictions.probabilities[i])}`));
-      parts.push(made);
+      const title = shape("title", {}, `${shifts[i % side]} right, ${shifts[Math.floor(i / side)]} down: ${label}, ${percent(predictions.probabilities[i])}`);
+      const square = { x: x + 0.4, y: y + 0.4, width: 9.2, height: 9.2, class: label === expected ? "right" : "wrong" };
+      parts.push(shape("rect", { ...square, "fill-opacity": shade(predictions.probabilities[i]) }, title));
     });
     parts.push((this.frame = shape("rect", { width: 11, height: 11, class: "mark" })));
-    this.map.replaceChildren(...parts);
-    const { full, short } = summary(predictions.labels, expected, "shifts");
-    this.map.setAttribute("aria-label", `${this.title} over all shifts: ${full}`);
-    this.mapSummary.textContent = short;
+    this.fill(this.map, parts, this.mapSummary, "shifts", summary(predictions.labels, expected, "shifts"));
     this.markShift(right, down);
+  }
+
+  fill(svg, parts, below, what, { full, short }) {
+    svg.classList.remove("old");
+    svg.replaceChildren(...parts);
+    svg.setAttribute("aria-label", `${this.title} over all ${what}: ${full}`);
+    below.textContent = short;
   }
 
   markRotation(rotation) {
@@ -136,10 +129,6 @@ export class Card {
     if (!this.frame) return;
     this.frame.setAttribute("x", 10 * (right + 7) - 0.5);
     this.frame.setAttribute("y", 10 * (down + 7) - 0.5);
-  }
-
-  fade(which) {
-    this[which].classList.add("old");
   }
 }
 
@@ -159,10 +148,6 @@ function shade(probability) {
 function segment(from, to, inner, outer) {
   const [a, b, c, d] = [polar(from, outer), polar(to, outer), polar(to, inner), polar(from, inner)];
   return `M${a}A${outer},${outer} 0 0 0 ${b}L${c}A${inner},${inner} 0 0 1 ${d}Z`;
-}
-
-function arc(from, to, radius) {
-  return `M${polar(from, radius)}A${radius},${radius} 0 0 0 ${polar(to, radius)}`;
 }
 
 // Runs of equal labels around the circle: first and last index (the last may be beyond the end) and label.

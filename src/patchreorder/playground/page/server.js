@@ -1,37 +1,23 @@
 // Requests to the server of this page.
 
-export class RequestError extends Error {
-  constructor(status, text) {
-    super(text);
-    this.status = status;
-  }
-}
-
 export async function ask(path, body, { signal } = {}) {
-  for (let tries = 0; ; tries++) {
-    const response = await send(path, body, signal);
-    if (response.ok) return response.json();
-    if (response.status === 503 && tries < 4) { // busy
-      await new Promise((wake) => setTimeout(wake, 300 * 2 ** tries));
-      continue;
-    }
-    const { error } = await response.json().catch(() => ({}));
-    throw new RequestError(response.status, error || `the server responded with status ${response.status}`);
-  }
-}
-
-async function send(path, body, signal) {
   const file = body instanceof Blob;
   const options = body === undefined ? {} : {
     method: "POST",
     headers: { "content-type": file ? "application/octet-stream" : "application/json" },
     body: file ? body : JSON.stringify(body),
   };
-  try {
-    return await fetch(path, { ...options, signal, cache: "no-store" });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new RequestError(0, "the server does not respond: is `patchreorder play` still running?");
+  for (let tries = 0; ; tries++) {
+    const response = await fetch(path, { ...options, signal, cache: "no-store" }).catch((error) => {
+      throw error.name === "AbortError" ? error : new Error("the server does not respond: is `patchreorder play` still running?");
+    });
+    if (response.ok) return response.json();
+    if (response.status === 503 && tries < 4) { // busy
+      await new Promise((wake) => setTimeout(wake, 300 * 2 ** tries));
+      continue;
+    }
+    const { error } = await response.json().catch(() => ({}));
+    throw Object.assign(new Error(error || `the server responded with status ${response.status}`), { status: response.status });
   }
 }
 
@@ -61,11 +47,11 @@ export function settled(milliseconds, work) {
   let control = null;
   return function run(...args) {
     clearTimeout(timer);
-    if (control) control.abort();
+    control?.abort();
     timer = setTimeout(async () => {
-      const own = (control = new AbortController());
+      control = new AbortController();
       try {
-        await work(own.signal, ...args);
+        await work(control.signal, ...args);
       } catch (error) {
         if (error.name !== "AbortError") throw error;
       }

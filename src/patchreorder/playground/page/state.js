@@ -28,8 +28,8 @@ export function read(fragment) {
   const state = defaults();
   const given = new URLSearchParams(fragment.replace(/^#/, "").slice(0, 20000));
   for (const [key, [name, low, high]] of Object.entries(INTEGERS)) {
-    const value = given.get(key);
-    if (value !== null && /^-?\d{1,4}$/.test(value) && Number(value) >= low && Number(value) <= high) state[name] = Number(value);
+    const text = given.get(key) ?? "";
+    if (/^-?\d{1,4}$/.test(text) && Number(text) >= low && Number(text) <= high) state[name] = Number(text);
   }
   for (const [key, [name, values]] of Object.entries(CHOICES)) {
     if (values.includes(given.get(key))) state[name] = given.get(key);

@@ -86,11 +86,14 @@ def measure(
     page.need_packages()
     kinds, along = _listed("transforms", transforms, TRANSFORMS), _listed("axes", axes, AXES)
     wanted = MEASURES if measures is None else _listed("measures", measures, MEASURES)
-    for name, value in (("count", count), ("threads", threads), ("workers", workers or 0)):
-        if value < 0:
-            raise ValueError(f"{name} ({value}) must be 0 or more")
-    if size is not None and size < 1:
-        raise ValueError(f"size ({size}) must be 1 or more")
+    for name, value, least in (
+        ("count", count, 0),
+        ("threads", threads, 0),
+        ("workers", workers, 0),
+        ("size", size, 1),
+    ):
+        if value is not None and value < least:
+            raise ValueError(f"{name} ({value}) must be {least} or more")
     for name, other in {"weights": compare_weights, "layer": compare_layer, "place": compare_place}.items():
         if other is not None and not compare:
             raise ValueError(f"compare-{name} ({other}) is for the network of --compare: give --compare too")

@@ -46,9 +46,8 @@ class LayerCall(NamedTuple):
 
     name: str
     layer: nn.Module
-    per_image: bool  # the output is a floating-point tensor with one row per image
     overwritten: bool  # a later layer changes the output in place
-    shape: Sequence[int]
+    shape: Sequence[int]  # of the output; () if it is not a floating-point tensor with one row per image
 
 
 @contextmanager
@@ -61,8 +60,7 @@ def record_activations(model: nn.Module, images: Tensor, layers: Sequence[str] |
     Args:
         model: maps images to logits.
         images: a few, (b, ...), for a first pass that finds the order of the layers.
-        layers: names as in `named_modules`, or "before NAME" for the input of a reordering layer; None for
-            `default_layers`.
+        layers: names as in `named_modules`, or "before NAME" (a reordering layer's input); None for `default_layers`.
 
     Raises:
         ValueError: a layer is unknown, is not called, or does not return a tensor with one row per image; or the model
@@ -92,7 +90,7 @@ def record_activations(model: nn.Module, images: Tensor, layers: Sequence[str] |
         calls = _calls(model, images)
         chosen = default_layers(list(calls.values())) if layers is None else _check_names(model, calls, layers)
         reorders = {call.name: call.layer for call in calls.values() if isinstance(call.layer, PatchReorder)}
-        for name, layer, _, overwritten, _ in calls.values():
+        for name, layer, overwritten, _ in calls.values():
             if name in chosen:
                 stack.enter_context(layer.register_forward_hook(partial(save_output, name, overwritten)))
             if isinstance(layer, Layer):
@@ -109,7 +107,7 @@ def default_layers(calls: Sequence[LayerCall]) -> list[str]:
     """
     ends: list[str] = []
     begun = ended = False
-    leaves = [call for call in calls if call.per_image and not any(call.layer.children())]
+    leaves = [call for call in calls if call.shape and not any(call.layer.children())]
     for call, main in zip(leaves, on_main_path([call.shape for call in leaves]), strict=True):
         if isinstance(call.layer, _SAME) or not main:
             continue
@@ -189,7 +187,7 @@ def _calls(model: nn.Module, images: Tensor) -> dict[str, LayerCall]:
         per_image = isinstance(output, Tensor) and output.is_floating_point() and output.dim() > 1
         per_image = per_image and len(output) == len(images) and output.numel() > 0
         overwritten = isinstance(output, Tensor) and output._version != version
-        calls[name] = LayerCall(name, module, per_image, overwritten, output.shape if per_image else ())
+        calls[name] = LayerCall(name, module, overwritten, output.shape if per_image else ())
     return calls
 
 
@@ -203,7 +201,7 @@ def _check_names(model: nn.Module, calls: Mapping[str, LayerCall], layers: Seque
             raise ValueError(f"layer ({name!r}) {why}: choose from {', '.join(calls) or 'none'}")
         if own != name and not isinstance(call.layer, Layer):
             raise ValueError(f"layer ({name!r}): {BEFORE!r} is for reordering layers, {own} is not one")
-        if not call.per_image:
+        if not call.shape:
             raise ValueError(f"layer ({name!r}) does not return a tensor with one row per image: choose another one")
     return _in_call_order(list(calls.values()), set(layers))
 

@@ -116,8 +116,7 @@ def open_folder(
 
     Args:
         root: holds images, or a folder for each class; if it holds train/ and val/, the images of val/ are used.
-        channels: 1 for grey, 3 for RGB.
-        side: pixels of the images.
+        channels, side: of the images; 1 channel is grey, 3 are RGB.
         crop: short side of the scaled photograph over `side`.
         classes: names of a network's outputs, in their order; the sorted class folders by default.
         labels: False ignores the labels.

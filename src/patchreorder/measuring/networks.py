@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -25,6 +25,7 @@ from .onnx_network import OnnxNetwork
 
 PACKAGES = ("timm", "torchvision")  # the core never imports them
 SIZE = 224  # pixels a side, if a package does not say
+Colour = tuple[float, float, float]
 CROP = 256 / 224  # short side of the scaled photograph over the side of its crop, as usual for ImageNet classifiers
 FORMS = (
     "a network of ours (such as pr_cnn), a file that `patchreorder fit` made, MODULE:FUNCTION that builds an "
@@ -205,22 +206,10 @@ def _open_function(module: str, function: str, weights: Path | None) -> OpenedNe
     return OpenedNetwork(name, for_inference(model), first.in_channels if first else 3, None, 1.0, origin)
 
 
-class PackageNetwork(NamedTuple):
-    """A classifier with the normalisation and image size that it was trained with."""
-
-    model: nn.Module
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    size: int
-
-
-def load_network(package: str, name: str, weights: Path | None) -> PackageNetwork:
+def load_network(package: str, name: str, weights: Path | None) -> tuple[nn.Module, Colour, Colour, int]:
     """A classifier of timm or torchvision, with the package's trained weights or with those of a file.
 
-    Raises:
-        ValueError: the package has no network of that name, or the weights do not fit.
-        ImportError: the package is not installed, or does not work with this torch.
-        OSError: the weights cannot be opened or downloaded.
+    Also the mean, the standard deviation and the pixels a side of the images that it was trained with.
     """
     try:
         module: Any = importlib.import_module(package)
@@ -244,7 +233,7 @@ def load_network(package: str, name: str, weights: Path | None) -> PackageNetwor
         ) from None
     if weights is not None:
         load_weights(model, weights, f"{package}:{name}")
-    return PackageNetwork(model, mean, std, size)
+    return model, mean, std, size
 
 
 def load_weights(model: nn.Module, file: Path, name: str) -> None:

@@ -24,13 +24,7 @@ _FOLLOWING = {
 
 
 class OnnxNetwork:
-    """The network of a file; a layer's name is the name of its output in the graph.
-
-    Raises:
-        ImportError: onnx or onnxruntime is missing.
-        ValueError: the file is not an ONNX model, or does not take one batch of images.
-        OSError: the file cannot be opened.
-    """
+    """The network of a file; a layer's name is the name of its output in the graph."""
 
     def __init__(self, file: Path) -> None:
         try:
@@ -58,12 +52,10 @@ class OnnxNetwork:
         # 0 where the file leaves a size open.
         self.shape = tuple(size.dim_value for size in inputs[0].type.tensor_type.shape.dim)
         if len(self.shape) != 4:
-            raise ValueError(
-                f"{file} takes {self.input} {self.shape}, it must take images (b, channels, height, width)"
-            )
+            raise ValueError(f"{file} takes {self.input} {self.shape}, not images (b, channels, height, width)")
         if self.shape[0] > 1:
             raise ValueError(
-                f"{file} takes {self.shape[0]} images at a time only: export it with a batch of 1 or of any number"
+                f"{file} takes {self.shape[0]} images at a time: export it with a batch of 1 or of any size"
             )
         self.logits = graph.output[0].name
 
@@ -76,7 +68,11 @@ class OnnxNetwork:
                 shown = ", ".join(_layer_ends(operators))
                 raise ValueError(f"layer ({name!r}) is no output in the graph of {self.file}: choose from {shown}, ...")
         if layers is None:
-            layers = self._default_layers(operators, images)
+            names = [name for name, operator in operators.items() if operator in _WITH_WEIGHTS | _FOLLOWING]
+            _, outputs = self._session(names, images)
+            names = [name for name in names if _is_per_image(outputs[name], images)]
+            main = on_main_path([outputs[name].shape for name in names])
+            layers = evenly_spaced(_layer_ends({name: operators[name] for name in itertools.compress(names, main)}))
         chosen = [name for name in operators if name in layers]
         session, outputs = self._session(chosen, images)
         other = next((name for name in chosen if not _is_per_image(outputs[name], images)), None)
@@ -88,13 +84,6 @@ class OnnxNetwork:
             return Activations(logits, dict(zip(chosen, found, strict=True)), {})
 
         yield Recorder(chosen, {}, run)
-
-    def _default_layers(self, operators: Mapping[str, str], images: Tensor) -> list[str]:
-        names = [name for name, operator in operators.items() if operator in _WITH_WEIGHTS | _FOLLOWING]
-        _, outputs = self._session(names, images)
-        names = [name for name in names if _is_per_image(outputs[name], images)]
-        main = on_main_path([outputs[name].shape for name in names])
-        return evenly_spaced(_layer_ends({name: operators[name] for name in itertools.compress(names, main)}))
 
     def _session(self, names: Sequence[str], images: Tensor) -> tuple[Any, dict[str, np.ndarray]]:
         """A session with these outputs, and what it computes for the images."""

@@ -79,18 +79,14 @@ class Descriptor(nn.Module):
         return f"name={self.name!r}, dimensions={self.dimensions}"
 
 
-def _max() -> nn.Module:
-    return nn.MaxPool2d(3, 2)  # AlexNet's last pool
-
-
-# The pools of each backbone. AlexNet's flatten, pr... and ranked are those of Table 3, with its last pool.
+# The pools of each backbone. AlexNet's flatten, pr... and ranked are those of Table 3, with its last pool, a MaxPool2d.
 BACKBONE_POOLS: Mapping[str, Mapping[str, Callable[[], nn.Module]]] = {
     "alexnet": {
-        "flatten": lambda: flattened(_max()),
-        "pr": lambda: flattened(PatchReorder(grid=2, levels=2), _max()),
-        "pr_grid4": lambda: flattened(PatchReorder(grid=4), _max()),
-        "pr_joint": lambda: flattened(PatchReorder(grid=2, levels=2, per_channel=False), _max()),
-        "ranked": lambda: flattened(_max(), PatchReorder(grid="pixels")),
+        "flatten": lambda: flattened(nn.MaxPool2d(3, 2)),
+        "pr": lambda: flattened(PatchReorder(grid=2, levels=2), nn.MaxPool2d(3, 2)),
+        "pr_grid4": lambda: flattened(PatchReorder(grid=4), nn.MaxPool2d(3, 2)),
+        "pr_joint": lambda: flattened(PatchReorder(grid=2, levels=2, per_channel=False), nn.MaxPool2d(3, 2)),
+        "ranked": lambda: flattened(nn.MaxPool2d(3, 2), PatchReorder(grid="pixels")),
         **{name: POOLS[name] for name in ("gap", "gem", "rmac", "weighted")},
     },
     "efficientnet": {name: POOLS[name] for name in ("flatten", "ranked", "gap")},
@@ -195,11 +191,8 @@ def _layer_names(text: str) -> list[str]:
 def layer_descriptor(name: str, maps: nn.Module, *, pool: str = "flatten") -> Descriptor:
     """Feature maps or features of any network as a descriptor.
 
-    Args:
-        name: of the descriptor.
-        maps: images (b, 3, 224, 224) in [0, 1] to feature maps (b, c, h, w) or features (b, d), such as
-            `LayerActivation` or `PooledLayers`.
-        pool: see `create_pool`, which raises ValueError for an unknown one; features (b, d) need "flatten".
+    `maps` takes images (b, 3, 224, 224) in [0, 1] to feature maps (b, c, h, w) or features (b, d), as `LayerActivation`
+    and `PooledLayers` do. For the pool see `create_pool`; features (b, d) need "flatten".
     """
     made = create_pool(pool)
     with torch.no_grad():
@@ -219,14 +212,8 @@ def describe(
 ) -> Tensor:
     """The vectors (n, d) of all images in order, float32, on the CPU, the same in every process.
 
-    Images are decoded ahead by `data.workers` processes. NaN stays NaN.
-
-    Args:
-        model: a descriptor, or any network that gives vectors, on the world's device.
-        data: images (b, 3, 224, 224) in [0, 1], or bytes.
-        world: from `distributed.join()`.
-        batch: images in a forward pass.
-        report: called with the number of images of each batch of this process.
+    The model is a descriptor, or any network that gives vectors, on the world's device. Images are decoded ahead by
+    `data.workers` processes. `report` is called with the number of images of each batch of this process.
     """
     if batch < 1:
         raise ValueError(f"batch ({batch}) must be 1 or more")

@@ -33,9 +33,6 @@ def find_groups(index: Index, *, threshold: float, screen: Screen = SILENT) -> l
 
     The images of a group are sorted by name, each with the distance of the nearest other one. Every pair is compared if
     the index has no graph and no other store. Else each image is compared with the candidates of that store.
-
-    Raises:
-        ValueError: the threshold, a Euclidean distance, is negative.
     """
     if not threshold >= 0:
         raise ValueError(f"threshold ({threshold}) must be a distance, 0 or more")

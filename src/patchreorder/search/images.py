@@ -24,6 +24,7 @@ SHORT = 256  # pixels of the short side, before the centre is cropped
 PREPROCESSING = {"size": SIZE, "short": SHORT, "view": "Ori"}
 FRESH = 2_000_000_000  # nanoseconds in which a file may change again and keep its modification time
 UNKNOWN = -1
+Stat = tuple[str, int, int]  # name, size and modification time
 _DOTTED = tuple(f".{ending}" for ending in ENDINGS)
 
 
@@ -37,12 +38,11 @@ class ImageFile(NamedTuple):
     reason: str = ""
 
     @property
-    def stat(self) -> tuple[str, int, int]:
-        """Name, size and modification time, as `scan` lists them."""
+    def stat(self) -> Stat:
         return self[:3]
 
 
-def scan(root: Path, *, leave: Path | None = None) -> tuple[list[tuple[str, int, int]], list[str]]:
+def scan(root: Path, *, leave: Path | None = None) -> tuple[list[Stat], list[str]]:
     """Name, size and modification time of all images in a folder and its subfolders, by name; and all other files.
 
     Links are followed, but no folder is read twice, and `leave` is left out. Raises OSError if a folder cannot be read:
@@ -50,7 +50,7 @@ def scan(root: Path, *, leave: Path | None = None) -> tuple[list[tuple[str, int,
     """
     if not root.is_dir():
         raise ValueError(f"{clean(str(root))} is not a folder")
-    found: list[tuple[str, int, int]] = []
+    found: list[Stat] = []
     ignored: list[str] = []
     seen = {os.path.realpath(leave)} if leave else set()
     waiting = [""]

@@ -88,10 +88,9 @@ class Index:
         """
         if k < 1:
             raise ValueError(f"k ({k}) must be 1 or more")
-        if queries.dim() != 2 or queries.shape[1] != self.manifest.maker.dimensions:
-            raise ValueError(
-                f"queries {tuple(queries.shape)} must be (q, {self.manifest.maker.dimensions}), as the index's vectors"
-            )
+        dimensions = self.manifest.maker.dimensions
+        if queries.dim() != 2 or queries.shape[1] != dimensions:
+            raise ValueError(f"queries {tuple(queries.shape)} must be (q, {dimensions}), as the index's vectors")
         if not queries.isfinite().all():
             raise ValueError("queries must be finite numbers")
         if not len(queries) or not self.alive.any():

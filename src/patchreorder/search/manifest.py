@@ -148,11 +148,4 @@ def checksum(path: Path) -> str:
 def left_over(folder: Path, manifest: Manifest | None) -> list[Path]:
     """Files of an index in the folder that the manifest does not name."""
     named = set() if manifest is None else {*manifest.chunks, manifest.graph}
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries)
-    return [folder / name for name in names if _OURS.fullmatch(name) and name not in named]
-
-
-def is_empty(folder: Path) -> bool:
-    """Whether a folder without a manifest may become an index: it is new, or holds only files of an index."""
-    return not folder.exists() or all(name == ".lock" or _OURS.fullmatch(name) for name in os.listdir(folder))
+    return [folder / name for name in sorted(os.listdir(folder)) if _OURS.fullmatch(name) and name not in named]

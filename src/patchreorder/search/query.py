@@ -47,13 +47,7 @@ def search_images(
 ) -> tuple[list[Answer], list[str]]:
     """The k nearest images of an image, or of every image in a folder; and why some queries have no answer.
 
-    Args:
-        index: to search in.
-        model: the descriptor that the index was made with.
-        image: a file or a folder.
-        poses: also rotate and shift the query (POSES); a hit has its distance to the nearest of them.
-        workers: processes that decode images.
-        batch: images in a forward pass.
+    With `poses`, the query is also rotated and shifted (POSES), and a hit has its distance to the nearest of them.
 
     Raises:
         ValueError: it is another descriptor, there is no such image, or the folder holds none.

@@ -154,8 +154,7 @@ class Qdrant:
     Args:
         url: qdrant://HOST[:PORT]/COLLECTION, qdrants://... for TLS, or qdrant:///FOLDER for a local folder. The
             environment variable QDRANT_API_KEY is the server's key, if it needs one.
-        identity: of the index.
-        dimensions: of the vectors.
+        identity, dimensions: of the index and its vectors.
         slots: of the digests in this state of the index; a search leaves out all others.
     """
 

@@ -24,20 +24,8 @@ from patchreorder.files import sync_folder, try_lock
 from patchreorder.untrusted import clean
 
 from .descriptors import BATCH, Descriptor, describe_batch, fault, fingerprint
-from .images import ImageFile, Reader, scan
-from .manifest import (
-    MANIFEST,
-    Chunk,
-    Damaged,
-    Maker,
-    Manifest,
-    checksum,
-    is_empty,
-    left_over,
-    read_chunk,
-    verify,
-    write_chunk,
-)
+from .images import ImageFile, Reader, Stat, scan
+from .manifest import MANIFEST, Chunk, Damaged, Maker, Manifest, checksum, left_over, read_chunk, verify, write_chunk
 from .stores import Qdrant, Vectors, build_graph, need_faiss
 
 CHUNK = 500  # vectors of a chunk: the most that a killed process has to compute again
@@ -76,11 +64,9 @@ def update(
     Args:
         folder: of the images; they are only read.
         out: the folder of the index.
-        model: describes the images.
+        model: describes the images, `batch` at a time; `workers` processes decode them.
         weights: the file of its weights; the manifest holds it for later searches.
         store: `local`, or the URL of a store (see `Qdrant`); None for the store of the last update.
-        workers: processes that decode images.
-        batch: images in a forward pass.
 
     Raises:
         ValueError: the folder holds no image; `out` holds something else, or an index of another folder or another
@@ -148,7 +134,8 @@ def _lock(out: Path) -> int:
     """The handle of the lock, which is free again when it is closed."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"out ({clean(str(out))}) must be a folder")
-    if not (out / MANIFEST).exists() and not is_empty(out):
+    names = set(os.listdir(out)) if out.exists() else set()
+    if names and MANIFEST not in names and names - {".lock", *(path.name for path in left_over(out, None))}:
         raise ValueError(f"out ({clean(str(out))}) holds other files: name a new folder for the index")
     handle = try_lock(out / ".lock")
     if handle is None:
@@ -192,9 +179,7 @@ def _sound_chunks(out: Path, old: Manifest, screen: Screen) -> list[Chunk]:
     return chunks
 
 
-def _compare(
-    images: Sequence[tuple[str, int, int]], chunks: Sequence[Chunk], old: Manifest
-) -> tuple[list[ImageFile], list[str]]:
+def _compare(images: list[Stat], chunks: list[Chunk], old: Manifest) -> tuple[list[ImageFile], list[str]]:
     """The files that have not changed, and the names of those to read."""
     described = {digest for chunk in chunks for digest in chunk.digests}
     files = [*(file for chunk in chunks for file in chunk.files), *old.files]

@@ -156,7 +156,7 @@ def test_verdicts_on_scores():
         (-found.difference.high, -found.difference.low)
     )
     all_better = compare([scored("a", [4] * 80)], [scored("b", low)])
-    assert all_better.difference[:3] == (1, 1, 1)  # however often groups are drawn
+    assert all_better.difference[:3] == (1, 1, 1)  # whichever groups are drawn
     same = compare([scored("a", low)], [scored("b", low)])
     assert same.verdict == "no difference shown"
     assert same.difference[:3] == (0, 0, 0)

@@ -22,10 +22,10 @@ def lines_of(folder, **how):
             row=row,
             column=column,
             errors=[1],
-            curves={"error by angle": [[x, x + place] for x in range(3)]},
+            curves={"error by angle": [[x, x + offset] for x in range(3)]},
             details={"layers": ["a", "b", "c"], "stride": 2},
         )
-        for place, row in enumerate(("cnn", "pr_cnn"))
+        for offset, row in enumerate(("cnn", "pr_cnn"))
         for column in "RT"
     ]
     about = facts(figure={"kind": "lines", "curve": "error by angle", "n": "images"} | how)

@@ -25,19 +25,19 @@ def test_rows_and_columns_the_facts_do_not_know_are_shown(tmp_path, shown):
     assert "new" in page.render([table.recipe])
 
 
-def test_damaged_facts_are_told(tmp_path, shown):
+def test_damaged_facts_are_reported(tmp_path, shown):
     folder = write(tmp_path, seeds("cnn", [1]))
     (folder / "table1.json").write_text('{"title": ')
     assert "table1.json cannot be read" in shown(folder)
 
 
-def test_damaged_lines_are_told_everywhere(tmp_path, shown):
+def test_damaged_lines_are_reported_in_every_output(tmp_path, shown):
     folder = write(tmp_path, seeds("cnn", [1], [2]), facts())
     file = folder / "table1.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[0], lines[1][:50], "", "[]", lines[1]]) + "\n")
-    for said in (shown(folder), markdown.render(load(folder)).replace("\\", ""), page.render(load(folder))):
-        assert "damaged lines left out: 2 (line 2, 4)" in said
+    for output in (shown(folder), markdown.render(load(folder)).replace("\\", ""), page.render(load(folder))):
+        assert "damaged lines left out: 2 (line 2, 4)" in output
     assert len(only_table(folder).cells["cnn", "R"].results) == 2
 
 

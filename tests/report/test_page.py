@@ -16,7 +16,7 @@ def html(folder):
     return page.render(load(folder))
 
 
-def test_the_page_is_whole_and_asks_nothing_of_a_network(html):
+def test_the_page_is_well_formed_and_loads_nothing(html):
     assert_well_formed(html)
     assert html.startswith("<!doctype html>")
 
@@ -25,7 +25,7 @@ def test_the_page_shows_everything(html):
     text = " ".join(" ".join(read(html).text).split())
     for part in (
         "Table 1: distorted MNIST",
-        "Digits that are turned (R) or moved (T)",
+        "Rotated (R) or shifted (T) digits",
         "Setting short, test images",
         "Setting short, validation images",
         "SI-CNN on R: shorter: 5 epochs.",
@@ -82,8 +82,8 @@ def test_nothing_in_rows_or_facts_becomes_markup(tmp_path, shown):
         "recipe": "table1",
     }
     whole = facts(**named, title=bad, about=bad, metric=bad, command=bad)
-    for place, about in enumerate((whole, spoilt(facts()) | {"recipe": "table1"})):
-        folder = write(tmp_path / str(place), rows, about)
+    for number, about in enumerate((whole, spoilt(facts()) | {"recipe": "table1"})):
+        folder = write(tmp_path / str(number), rows, about)
         html = page.render(load(folder))
         assert "<script" not in html
         assert "{{ 7 * 7 }}" in html
@@ -92,9 +92,9 @@ def test_nothing_in_rows_or_facts_becomes_markup(tmp_path, shown):
         html.encode()
         written = markdown.render(load(folder))
         assert "<script" not in re.sub("`[^`\n]*`", "", written.replace("\\`", ""))  # inside `code` it is only text
-        said = shown(folder)
-        assert "\x1b" not in said + written + html
-        assert "[red]" in said
+        printed = shown(folder)
+        assert "\x1b" not in printed + written + html
+        assert "[red]" in printed
         assert page.mistakes(only_table(folder), only_table(folder).recipe.columns[-1].name) == []
 
 
@@ -122,7 +122,7 @@ def test_images_that_cannot_be_shown_have_a_reason(tmp_path, content, reason):
     assert reason in page.render(load(folder))
 
 
-def test_a_row_does_not_lead_out_of_the_folder(tmp_path):
+def test_a_row_cannot_name_a_file_outside_of_the_folder(tmp_path):
     mistakes = [{"index": 1, "label": 4, "answer": 9}]
     row = result(row="../secret", errors=[1], details={"mistakes": mistakes})
     folder = write(tmp_path / "rows", [row], facts())

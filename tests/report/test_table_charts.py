@@ -60,6 +60,14 @@ def test_one_training_for_all_columns_has_one_panel(tmp_path):
     assert len(loss.numbers) == 1
 
 
+def test_the_curve_of_the_papers_figure_is_not_drawn_again(tmp_path):
+    curves = {"training loss": [[1, 0.5]], "error by angle": [[1, 0.5]]}
+    figure = {"kind": "lines", "curve": "training loss"}
+    loss, angle = curve_charts(only_table(write(tmp_path, [result(curves=curves)], facts(figure=figure))))
+    assert (len(loss.charts), len(angle.charts)) == (0, 1)
+    assert loss.numbers[0].rows == [["CNN", "0.5"]]
+
+
 def test_a_table_without_curves_has_no_charts(tmp_path):
     rows = [replace(result(), curves={"training loss": [["x", 1], [1]]})]
     assert curve_charts(only_table(write(tmp_path, rows, facts()))) == []

@@ -82,7 +82,7 @@ def test_columns_may_be_left_out_of_comparisons(tmp_path):
     assert [pair.column.name for pair in table.pairs] == ["R"]
 
 
-def test_cells_that_a_row_is_not_meant_for_are_not_missing(tmp_path):
+def test_cells_that_a_row_does_not_have_are_not_missing(tmp_path):
     about = facts(compare=[["pr_cnn", "cnn"]])
     about["rows"] = [row | ({"columns": ["T"]} if row["name"] == "pr_cnn" else {}) for row in about["rows"]]
     table = only_table(write(tmp_path, [result(row="pr_cnn", column="T"), result(row="cnn", column="T")], about))

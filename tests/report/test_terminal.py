@@ -9,8 +9,8 @@ from tests.report_rows import facts, scores, seeds, write
 def test_the_terminal_shows_the_table(folder, shown):
     printed = shown(folder)
     line = next(line for line in printed.splitlines() if line.split()[:1] == ["SI-CNN"])
-    assert re.search(rf"1\.\d\d ± 0\.\d\d \(3\) +0\.90 +\+0\.\d\d +missing +{NONE} +{NONE}", line)
-    assert "* 0.97" in printed
+    assert re.search(rf"4\.50 ± 0\.00 \(3\) +0\.90 +\+3\.60 +missing +{NONE} +{NONE}", line)
+    assert "* 1.80 ± 0.00 (3)" in printed
     assert "SI-CNN on R: shorter: 5 epochs." in printed
     assert "Missing: SI-CNN on T." in printed
     assert re.search("PR-CNN against CNN +R +fewer errors", printed)

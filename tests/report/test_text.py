@@ -33,7 +33,7 @@ def test_numbers_as_text(found, expected):
 def test_comparisons_in_words(folder, tmp_path):
     pairs = only_table(folder, split="test").pairs
     words = text.describe(pairs[0])
-    assert f"PR-CNN against CNN on R: fewer errors. {MINUS}0." in words
+    assert f"PR-CNN against CNN on R: fewer errors. {MINUS}1.50 points of error (95 % interval {MINUS}2." in words
     assert "seeds 0, 1, 2" in words
     assert words.endswith("(all seeds).")
     assert "over images alone" in text.describe(pairs[2])

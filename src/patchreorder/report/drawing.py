@@ -42,7 +42,7 @@ RC: dict[str, Any] = {
     "font.sans-serif": ["DejaVu Sans", "Verdana"],  # the first comes with matplotlib, the second is as wide
     "font.size": 9,
     "text.color": INK,
-    "text.parse_math": False,  # titles are anybody's: a dollar sign is a dollar sign
+    "text.parse_math": False,  # a dollar sign in a title is a dollar sign
     "axes.edgecolor": FAINT,
     "axes.labelcolor": INK,
     "axes.facecolor": "none",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ACROSS = 3  # panels side by side
 TALL = 2.15  # height of the axes, in inches
-MARKED = 40  # the most points of a line with marks
+MARKS = 13  # about as many marks on a line
 DOTTED: dict[str, Any] = {"color": INK, "linestyle": ":", "linewidth": 1}
 
 
@@ -97,9 +97,8 @@ class LineChart:
         wide = (WIDTH - 2 * MARGIN) / across
         slanted = max(map(len, self.ticks), default=0) * LETTER > (wide - 0.75) / max(1, len(self.ticks))
         step = TALL + (1.1 if slanted else 0.8)
-        marked = all(len(one.line.x) <= MARKED for one in self.series)
         body, words = step * math.ceil(len(self.panels) / across), {"about": self.about, "foot": self.foot}
-        with frame(body, self._keys(marked), title=self.title, **words) as (figure, top):
+        with frame(body, self._keys(), title=self.title, **words) as (figure, top):
             first: Any = {}
             for index, panel in enumerate(self.panels):
                 left, upper = MARGIN + wide * (index % across), top + step * (index // across)
@@ -113,16 +112,16 @@ class LineChart:
                 axes.set_ylabel("" if index % across else self.y)
                 axes.grid(axis="y")
                 for one in panel.series:
-                    _draw(axes, one, marked)
+                    _draw(axes, one)
                 if self.diagonal:
                     axes.axline((0, 0), slope=1, **DOTTED)
                 self._set_ticks(axes, panel.x or self.x, slanted)
                 self._set_y(axes, self.series if self.shared else panel.series)
             yield figure
 
-    def _keys(self, marked: bool) -> dict[str, dict[str, Any]]:
+    def _keys(self) -> dict[str, dict[str, Any]]:
         """The legend: a key for each line, and for what else is drawn."""
-        keys = {one.title: one.style.line() | (one.style.mark() if marked else {}) for one in self.series}
+        keys = {one.title: one.style.line() | one.style.mark() for one in self.series}
         if any(one.has_band for one in self.series):
             keys[f"band: {self.band}"] = {"color": GREY, "alpha": 0.3, "linewidth": 7}
         return keys | {what: DOTTED for what in (self.diagonal, self.level) if what}
@@ -151,10 +150,11 @@ class LineChart:
             axes.set_ylim(bottom=0)
 
 
-def _draw(axes: Axes, one: Series, marked: bool) -> None:
+def _draw(axes: Axes, one: Series) -> None:
     if one.has_band:
         axes.fill_between(one.line.x, one.line.low, one.line.high, color=one.style.colour, alpha=0.18, linewidth=0)
-    # The ends of the axes do not cut marks in half.
-    axes.plot(one.line.x, one.line.mean, clip_on=not marked, **one.style.line(), **(one.style.mark() if marked else {}))
+    style = one.style.line() | one.style.mark()
+    # Without clipping, the axes do not cut marks in half.
+    axes.plot(one.line.x, one.line.mean, clip_on=False, markevery=math.ceil(len(one.line.x) / MARKS), **style)
     if one.level is not None:
         axes.axhline(one.level, color=one.style.colour, linewidth=1, linestyle=":")

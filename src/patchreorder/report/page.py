@@ -65,7 +65,7 @@ def rendered(template: str, **values: Any) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True,  # anybody may have written the values
+        autoescape=True,  # values are untrusted
         finalize=lambda value: value if hasattr(value, "__html__") else clean(value),
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,

@@ -17,7 +17,7 @@ from .tables import Curve, Heading, Table
 SEED, MEAN = Style(BLUE, marker="o"), Style(BLUE, marker="|", hollow=True)
 PAPER = Style(ORANGE, marker="D", hollow=True)
 REFERENCE = Style(BLACK, (0, (2, 1.5)), ".")
-GROUP = 6  # models of one chart: more lines cannot be told apart
+GROUP = 6  # models of one chart: more lines are hard to distinguish
 NUMBERS = 13  # columns of the table of numbers below a chart
 
 
@@ -63,7 +63,7 @@ class CurveCharts(NamedTuple):
     x: str
     y: str
     log: bool
-    charts: Sequence[Drawing]
+    charts: Sequence[Drawing]  # none if the paper's figure is of this curve
     missing: Sequence[str]  # models without this curve
     numbers: Sequence[Sheet]
 
@@ -87,7 +87,9 @@ def _charts(table: Table, curve: Curve) -> CurveCharts | None:
     span = [y for own in lines.values() for line in own.values() for y in (*line.low, *line.high)]
     rows = [row for row in table.rows if any(row in own for own in lines.values())]
     reference = _reference(table, rows) if len(rows) > GROUP else None
-    others = [row for row in rows if row != reference]
+    figure = table.recipe.figure
+    shown = figure.get("kind") == "lines" and figure.get("curve") == curve.name  # in the paper's figure
+    others = [] if shown else [row for row in rows if row != reference]
     charts = []
     for group in (others[start : start + GROUP] for start in range(0, len(others), GROUP)):
         styles = {row: STYLES[index] for index, row in enumerate(group)}

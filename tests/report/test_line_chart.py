@@ -60,7 +60,8 @@ def test_panels_share_the_axis_of_y_or_have_their_own():
 
 def test_panels_may_have_their_own_axis_of_x():
     panels = [
-        Panel(name, [series("one", {0: [0], end: [1]}, 1)], name) for name, end in (("degrees", 90), ("pixels", 4))
+        Panel(name, [series("one", {start: [0], end: [1]}, 1)], name)
+        for name, start, end in (("degrees", -45, 45), ("pixels", 0, 4))
     ]
     svg = chart(panels=panels).draw().svg
     ends = [line[1][0] - line[0][0] for line in lines(svg, ORANGE)]

@@ -1,7 +1,12 @@
 """Tables on the terminal."""
 
+import io
 import re
 
+from rich.console import Console
+
+from patchreorder.report.sheets import Sheet
+from patchreorder.report.terminal import print_sheet
 from patchreorder.report.text import MINUS, NONE
 from tests.report_rows import facts, scores, seeds, write
 
@@ -37,3 +42,20 @@ def test_scores_on_the_terminal(tmp_path, shown):
         "Cost of computing, nothing was trained",
     ):
         assert part in printed, part
+
+
+def test_a_table_that_is_too_wide_is_printed_in_parts_with_whole_names():
+    names = ["features.0", "features.10.a_rather_long_name"]
+    heads = ["layer", *(f"number {index}" for index in range(8))]
+    sheet = Sheet("Layers", heads, [[name, *(f"{index}.25 ± 0.01" for index in range(8))] for name in names])
+    console = Console(file=io.StringIO(), width=60)
+    print_sheet(sheet, ["a note"], console)
+    printed = console.file.getvalue()
+    assert printed.count("features.0") == printed.count("Layers") == 3
+    assert "Layers (continued)" in printed
+    assert all(f"{index}.25 ± 0.01" in printed for index in range(8))
+    assert max(map(len, printed.splitlines())) <= 60
+    assert printed.rstrip().endswith("a note")
+    console = Console(file=io.StringIO(), width=200)
+    print_sheet(sheet, [], console)
+    assert console.file.getvalue().count("Layers") == 1

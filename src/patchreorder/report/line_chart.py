@@ -116,7 +116,7 @@ class LineChart:
                 if self.diagonal:
                     axes.axline((0, 0), slope=1, **DOTTED)
                 self._set_ticks(axes, panel.x or self.x, slanted)
-                self._set_y(axes, self.series if self.shared else panel.series)
+                self._set_y(axes, self.series if self.shared else panel.series, x=panel.series[0].line.x[0])
             yield figure
 
     def _keys(self) -> dict[str, dict[str, Any]]:
@@ -134,11 +134,11 @@ class LineChart:
         elif "degrees" in title:
             axes.locator_params(axis="x", nbins=6, steps=[1, 1.5, 3, 4.5, 9, 10])
 
-    def _set_y(self, axes: Axes, series: Sequence[Series]) -> None:
+    def _set_y(self, axes: Axes, series: Sequence[Series], *, x: float) -> None:
         from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
         values = [*self.include, *(y for one in series for y in (*one.line.low, *one.line.high))]
-        axes.update_datalim([(series[0].line.x[0], y) for y in values])
+        axes.update_datalim([(x, y) for y in values])
         if self.log:
             axes.set_yscale("log")
             decades = math.log10(max(values) / min(values))

@@ -35,24 +35,45 @@ def show(recipes: Iterable[RecipeResults], console: Console) -> None:
 
 
 def print_sheet(sheet: Sheet, notes: Iterable[str], console: Console) -> None:
-    """Print a table, and notes below it."""
-    shown = RichTable(title=_text(sheet.title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    shown.padding = (0, 1, 0, 0)
-    for index, head in enumerate(sheet.heads):
-        width, number = None if index else 12, index >= sheet.texts
-        shown.add_column(_text(head), justify="right" if number else "left", no_wrap=number, min_width=width)
-    for i, row in enumerate(sheet.rows):
-        best = {j for row_of, j in sheet.best if row_of == i}
-        shown.add_row(
-            *(
-                _text(f"* {cell}", "bold") if j in best else _text(cell, "dim" if cell == text.MISSING else "")
-                for j, cell in enumerate(row)
+    """Print a table, and notes below it; one that is too wide in several parts, each with the text columns."""
+    for part, columns in enumerate(_parts(sheet, console.width) if sheet.rows else ()):
+        title = sheet.title + (" (continued)" if part else "")
+        shown = RichTable(title=_text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        shown.padding = (0, 1, 0, 0)
+        for column in columns:
+            number = column >= sheet.texts
+            shown.add_column(_text(sheet.heads[column]), justify="right" if number else "left", no_wrap=number)
+        for i, row in enumerate(sheet.rows):
+            best = {j for row_of, j in sheet.best if row_of == i}
+            cells = ((j, row[j]) for j in columns)
+            shown.add_row(
+                *(
+                    _text(f"* {cell}", "bold") if j in best else _text(cell, "dim" if cell == text.MISSING else "")
+                    for j, cell in cells
+                )
             )
-        )
-    if sheet.rows:
         console.print(shown)
     for note in notes:
         console.print(_text(note, "dim"), soft_wrap=not console.is_terminal)
+
+
+def _parts(sheet: Sheet, width: int) -> list[list[int]]:
+    """The columns of each part that fits the width; a text column may be wrapped to 12 characters."""
+
+    def wide(column: int) -> int:
+        cells = [sheet.heads[column], *(f"* {row[column]}" for row in sheet.rows)]
+        return 1 + max(len(line) for cell in cells for line in cell.split("\n"))
+
+    texts = list(range(sheet.texts))
+    used = room = sum(min(13, wide(column)) for column in texts)
+    parts = [texts.copy()]
+    for column in range(sheet.texts, len(sheet.heads)):
+        if used + wide(column) > width and len(parts[-1]) > len(texts):
+            parts.append(texts.copy())
+            used = room
+        parts[-1].append(column)
+        used += wide(column)
+    return parts
 
 
 def _text(content: str, style: str = "") -> Text:

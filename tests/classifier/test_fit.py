@@ -157,8 +157,8 @@ def test_classes_without_a_test_picture_and_other_files_are_told(tmp_path, weigh
     (data / "train" / "class-0000" / "notes.txt").write_text("no picture")
     assert main(arguments(data, weights, tmp_path / "out", seeds=1)) == 0
     said = capsys.readouterr().out
-    assert "1 classes have no test picture: 'class-0001'" in said
-    assert re.search(r"1 files are no pictures and are left out: '.*notes.txt'", said)
+    assert "1 classes have no test image: 'class-0001'" in said
+    assert re.search(r"1 files are not images and are left out: '.*notes.txt'", said)
     found = rows(tmp_path / "out")
     assert {row["n"] for row in found} == {4}
     _, classes = patchreorder.load_classifier(tmp_path / "out" / "classifier.safetensors")

@@ -104,8 +104,8 @@ class PhotographTask(Classification):
         ignored = [name for images in (train, test) for name in getattr(images.source, "ignored", ())]
         lacking = [train.classes[label] for label in sorted(set(range(len(train.classes))) - set(test.labels.tolist()))]
         for names, what in (
-            (ignored, "files are no pictures and are left out"),
-            (lacking, "classes have no test picture"),
+            (ignored, "files are not images and are left out"),
+            (lacking, "classes have no test image"),
         ):
             if names:
                 more = ", ..." if len(names) > 5 else ""

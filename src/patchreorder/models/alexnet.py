@@ -270,6 +270,7 @@ def split(model: nn.Module) -> tuple[nn.Sequential, nn.Module]:
     classifier(front(images)) is model(images), so that the features of a frozen front can be computed once. Inserted
     layers stay in place.
 
+    >>> import torch
     >>> front, classifier = split(alexnet(variant="torchvision", width=8, classes=5).eval())
     >>> front(torch.rand(1, 3, 224, 224)).shape
     torch.Size([1, 9216])

@@ -90,6 +90,8 @@ class LimitedApp:
             raise RequestError(405, f"method {method[:20]} is not supported")
 
     def _is_accepted(self, host: str) -> bool:
+        if set(host) & set("@/?#\\"):  # a host and a port have none of these; urlsplit would read past them
+            return False
         try:
             name = urlsplit(f"//{host}").hostname or ""
             return name in self._hosts or (self._any_address and ipaddress.ip_address(name) is not None)

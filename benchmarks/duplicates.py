@@ -32,7 +32,7 @@ from patchreorder.search.duplicates import RELATIVE, find_groups, median_distanc
 from patchreorder.search.index import Index
 from patchreorder.search.update import update
 
-MODELS = ("alexnet/ranked", "alexnet/gap", "efficientnet/gap", "efficientnet/ranked")
+MODELS = ("alexnet/ranked", "alexnet/gap", "efficientnet_lite0/gap", "efficientnet_lite0/ranked")
 PARTS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 
 

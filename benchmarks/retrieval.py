@@ -37,7 +37,7 @@ from patchreorder.laboratory import provenance
 from patchreorder.metrics.retrieval import ROOM, ns_score
 from patchreorder.search.descriptors import BATCH, create_descriptor, describe
 
-WANTED = {"all pairs": 0.8, "describe alexnet/ranked": 0.9, "describe efficientnet/gap": 0.9}
+WANTED = {"all pairs": 0.8, "describe alexnet/ranked": 0.9, "describe efficientnet_lite0/gap": 0.9}
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         groups = (4 * BATCH if args.quick else 512) // GROUP
         images = UKBench.open(write_ukbench(Path(folder), groups=groups, size=(320, 240)), workers=1)
-        for name in ("alexnet/ranked", "efficientnet/gap"):
+        for name in ("alexnet/ranked", "efficientnet_lite0/gap"):
             rows.append(describing(name, images, rounds))
             show(console, rows[-1])
     args.out.mkdir(parents=True, exist_ok=True)

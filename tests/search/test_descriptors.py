@@ -47,10 +47,10 @@ def pooled(name: str, x: torch.Tensor) -> torch.Tensor:
 
 def test_the_dimensions_of_every_descriptor():
     dimensions = {name: create_descriptor(name).dimensions for name in DESCRIPTORS}
-    assert {name: size for name, size in dimensions.items() if name.startswith("efficientnet")} == {
-        "efficientnet/flatten": 62720,
-        "efficientnet/ranked": 62720,
-        "efficientnet/gap": 1280,
+    assert {name: size for name, size in dimensions.items() if name.startswith("efficientnet_lite0")} == {
+        "efficientnet_lite0/flatten": 62720,
+        "efficientnet_lite0/ranked": 62720,
+        "efficientnet_lite0/gap": 1280,
     }
     assert {name: size for name, size in dimensions.items() if size == 256}.keys() == {
         "alexnet/gap",
@@ -75,8 +75,8 @@ def test_pools_by_other_algebra():
         pooled("alexnet/gem", x), torch.linalg.vector_norm(x.flatten(2), 3, dim=2) / 169 ** (1 / 3)
     )
     y = maps(channels=1280, side=7)
-    assert torch.equal(pooled("efficientnet/ranked", y), y.flatten(2).sort(descending=True).values.flatten(1))
-    assert torch.equal(pooled("efficientnet/flatten", y), y.flatten(1))
+    assert torch.equal(pooled("efficientnet_lite0/ranked", y), y.flatten(2).sort(descending=True).values.flatten(1))
+    assert torch.equal(pooled("efficientnet_lite0/flatten", y), y.flatten(1))
 
 
 def test_layers_by_name_are_pools():
@@ -94,7 +94,7 @@ def test_layers_by_name_are_pools():
         found = create_descriptor(name)
         assert found.dimensions == wanted.shape[1]
         assert torch.equal(found.pool(x), wanted)
-    assert create_descriptor("efficientnet/ranked:quantiles=3").dimensions == 3 * 1280
+    assert create_descriptor("efficientnet_lite0/ranked:quantiles=3").dimensions == 3 * 1280
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_layers_by_name_are_pools():
             "alexnet@conv1+conv3/ranked:keep=170",
             r"pool \('ranked:keep=170'\) does not fit conv3: keep \(170\) is more than the 13x13 values",
         ),
-        ("efficientnet@conv1/gap", r"efficientnet has no layers by name; backbones that have some: alexnet \(conv1, "),
+        ("efficientnet_lite1@conv1/gap", r"layer \('conv1'\) of efficientnet_lite1 must be one of stage1, stage2, "),
     ],
 )
 def test_names_that_do_not_fit_are_refused(name, reason):
@@ -281,9 +281,9 @@ def test_own_weights_of_alexnet(tmp_path):
 
 
 def test_own_weights_of_efficientnet(tmp_path):
-    tensors = create_descriptor("efficientnet/gap").maps.state_dict()
+    tensors = create_descriptor("efficientnet_lite0/gap").maps.state_dict()
     torch.save(tensors, tmp_path / "own.pt")
-    model = open_descriptor("efficientnet/gap", weights=tmp_path / "own.pt")
+    model = open_descriptor("efficientnet_lite0/gap", weights=tmp_path / "own.pt")
     assert torch.equal(model.maps.state_dict()["head.bias"], tensors["head.bias"])
 
 
@@ -304,7 +304,7 @@ def test_a_fingerprint_changes_with_any_weight():
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("alexnet/gap", "e59e424b"), ("alexnet@conv1+conv5/gap", "a358e94c"), ("efficientnet/gap", "74a3c9a3")],
+    [("alexnet/gap", "e59e424b"), ("alexnet@conv1+conv5/gap", "a358e94c"), ("efficientnet_lite0/gap", "74a3c9a3")],
 )
 def test_fingerprints_are_those_of_earlier_versions(name, expected):
     """Else every index that exists would be refused."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from patchreorder.data import datasets, series, weights
+from patchreorder.data import backbone_weights, datasets, series
 from patchreorder.data.generated import write_photos
 from patchreorder.data.photos import Photos
 from patchreorder.data.shards import Shards
@@ -135,7 +135,7 @@ class PhotographTask(Classification):
     def convolutions(self, job: Job) -> dict[str, Tensor]:
         """The pretrained weights, fetched or read once for the run."""
         if self.pretrained is None:
-            self.pretrained = weights.alexnet_convolutions(file=job.resources.weights)
+            self.pretrained = backbone_weights.alexnet_convolutions(file=job.resources.weights)
         return self.pretrained
 
     @classmethod

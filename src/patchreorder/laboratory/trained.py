@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from patchreorder.data import weights as pretrained
+from patchreorder.data import backbone_weights as pretrained
 from patchreorder.engine import checkpoint
 from patchreorder.models import alexnet, create_model
 

@@ -12,24 +12,20 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from patchreorder.data.images import MEAN
-from patchreorder.data.weights import read_weights
 from patchreorder.engine.predict import for_inference
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.models import FAMILIES, cifar, create_model, mnist, shipped
-from patchreorder.models.normalise import STD, Normalise
+from patchreorder.models.backbones import BACKBONES, PACKAGES, imagenet_classifier, load_network, load_weights
+from patchreorder.models.normalise import Normalise
 from patchreorder.models.saved import load_classifier
 from patchreorder.surgery.insertion import insert_after
 
 from .onnx_network import OnnxNetwork
 
-PACKAGES = ("timm", "torchvision")  # the core never imports them
-SIZE = 224  # pixels a side, if a package does not say
-Colour = tuple[float, float, float]
 CROP = 256 / 224  # short side of the scaled photograph over the side of its crop, as usual for ImageNet classifiers
 FORMS = (
-    "a network of ours (such as pr_cnn), a file that `patchreorder fit` made, MODULE:FUNCTION that builds an "
-    "nn.Module, torchvision:NAME, timm:NAME, or an .onnx file"
+    "a network of ours (such as pr_cnn), a backbone with its ImageNet classifier (efficientnet_lite0), a file that "
+    "`patchreorder fit` made, MODULE:FUNCTION that builds an nn.Module, torchvision:NAME, timm:NAME, or an .onnx file"
 )
 
 
@@ -94,7 +90,12 @@ def open_network(
             return _open_onnx(name)
         model, classes = load_classifier(name)
         return OpenedNetwork(name, for_inference(model), 3, 224, CROP, "of the file", classes)
-    if any(name in family.MODELS for family in FAMILIES.values()):
+    if name in BACKBONES and BACKBONES[name].classes and dataset is None:
+        size = BACKBONES[name].size
+        model = imagenet_classifier(name, weights=weights)
+        origin = "trained on ImageNet" if weights is None else weights.name
+        opened = OpenedNetwork(name, for_inference(model), 3, size, (size + 32) / size, origin)
+    elif any(name in family.MODELS for family in FAMILIES.values()):
         opened = _open_ours(name, dataset, weights, options)
     else:
         if len(options) == 1:
@@ -204,41 +205,3 @@ def _open_function(module: str, function: str, weights: Path | None) -> OpenedNe
     first = next((layer for layer in model.modules() if isinstance(layer, nn.Conv2d)), None)
     origin = "set by the function" if weights is None else weights.name
     return OpenedNetwork(name, for_inference(model), first.in_channels if first else 3, None, 1.0, origin)
-
-
-def load_network(package: str, name: str, weights: Path | None) -> tuple[nn.Module, Colour, Colour, int]:
-    """A classifier of timm or torchvision, with the package's trained weights or with those of a file.
-
-    Also the mean, the standard deviation and the pixels a side of the images that it was trained with.
-    """
-    try:
-        module: Any = importlib.import_module(package)
-    except (ImportError, RuntimeError) as error:  # a package built for another torch raises either
-        raise ImportError(
-            f"networks of {package} need it, working with this torch ({error}): pip install 'patchreorder[vision]'"
-        ) from None
-    mean, std, size = MEAN, STD, SIZE
-    try:
-        if package == "timm":
-            model = module.create_model(name, pretrained=weights is None)
-            config = module.data.resolve_model_data_config(model)
-            mean, std, size = tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1]
-        else:
-            model = module.models.get_model(name, weights="DEFAULT" if weights is None else None)
-    except (RuntimeError, KeyError) as error:
-        raise ValueError(f"model ({package}:{name}) cannot be created by {package}: {error}") from None
-    except OSError as error:
-        raise OSError(
-            f"the weights of {package}:{name} cannot be downloaded: give a file with --weights ({error})"
-        ) from None
-    if weights is not None:
-        load_weights(model, weights, f"{package}:{name}")
-    return model, mean, std, size
-
-
-def load_weights(model: nn.Module, file: Path, name: str) -> None:
-    """Load the weights of a file into a model; raises ValueError if they do not fit."""
-    try:
-        model.load_state_dict(read_weights(file))
-    except RuntimeError as error:
-        raise ValueError(f"{file} does not fit {name}: {' '.join(str(error).split())[:240]}") from None

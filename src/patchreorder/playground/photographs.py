@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from patchreorder.data import backbone_weights as trained
 from patchreorder.data import sources
-from patchreorder.data import weights as trained
 from patchreorder.data.images import BadImage, decode
 from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.data.views import centre_crop

@@ -58,9 +58,19 @@ MAPS = (
         "averages of 3x3 at every second position, sorted, weighted by rank ** -0.5; ours",
         "alexnet/weighted",
     ),
-    _row("efficientnet_flatten", "EfficientNet-lite0", "its last 7x7 maps as they are", "efficientnet/flatten"),
-    _row("efficientnet_pr_fine", "EfficientNet-lite0, PR fine", "every pixel a patch, sorted", "efficientnet/ranked"),
-    _row("efficientnet_gap", "EfficientNet-lite0, global average", "the mean over all positions", "efficientnet/gap"),
+    _row("efficientnet_flatten", "EfficientNet-lite0", "its last 7x7 maps as they are", "efficientnet_lite0/flatten"),
+    _row(
+        "efficientnet_pr_fine",
+        "EfficientNet-lite0, PR fine",
+        "every pixel a patch, sorted",
+        "efficientnet_lite0/ranked",
+    ),
+    _row(
+        "efficientnet_gap",
+        "EfficientNet-lite0, global average",
+        "the mean over all positions",
+        "efficientnet_lite0/gap",
+    ),
     _row(
         "alexnet_ranked_averages_9x9",
         "AlexNet, ranked averages of 9x9",

@@ -13,4 +13,4 @@ page         results as one HTML file with thumbnails
 It may touch engine, measuring (networks of packages), models and data; commands and the laboratory use it.
 """
 
-DEFAULT_MODEL = "efficientnet/gap"  # the best of Table 3 for its length: docs/search.md
+DEFAULT_MODEL = "efficientnet_lite0/gap"  # the best of Table 3 for its length: docs/search.md

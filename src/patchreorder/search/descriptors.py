@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from patchreorder.data.backbone_weights import backbone_weights
 from patchreorder.engine import checkpoint
 from patchreorder.engine.batches import Dataset, model_input
 from patchreorder.engine.distributed import ALONE, World
 from patchreorder.engine.predict import for_inference, predict
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.layers.registry import LAYER_TYPES
-from patchreorder.measuring.networks import PACKAGES, load_network
-from patchreorder.models.backbones import BACKBONES, SIZE, truncated
+from patchreorder.models.backbones import BACKBONES, PACKAGES, SIZE, load_backbone, load_network, truncated
 from patchreorder.models.features import LayerActivation, PooledLayers
 from patchreorder.models.inserted_layer import inserted_layer
 from patchreorder.models.normalise import Normalise
@@ -65,15 +65,7 @@ class Descriptor(nn.Module):
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy the backbone's weights from a dict that holds them all by name; raises ValueError before any copy."""
         backbone = self.maps.model if isinstance(self.maps, PooledLayers) else self.maps
-        own = backbone.state_dict()  # shares memory with the parameters
-        for name, value in own.items():
-            if name not in tensors:
-                raise ValueError(f"tensors lack {name} of {self.name}: they hold {', '.join(list(tensors)[:6])}, ...")
-            if tensors[name].shape != value.shape:
-                shapes = f"{tuple(tensors[name].shape)}, that of {self.name} {tuple(value.shape)}"
-                raise ValueError(f"{name} has shape {shapes}: it does not fit")
-        for name, value in own.items():
-            value.copy_(tensors[name])
+        load_backbone(self.name, backbone, tensors)
 
     def extra_repr(self) -> str:
         return f"name={self.name!r}, dimensions={self.dimensions}"
@@ -89,7 +81,11 @@ BACKBONE_POOLS: Mapping[str, Mapping[str, Callable[[], nn.Module]]] = {
         "ranked": lambda: flattened(nn.MaxPool2d(3, 2), PatchReorder(grid="pixels")),
         **{name: POOLS[name] for name in ("gap", "gem", "rmac", "weighted")},
     },
-    "efficientnet": {name: POOLS[name] for name in ("flatten", "ranked", "gap")},
+    **{
+        backbone: {name: POOLS[name] for name in ("flatten", "ranked", "gap")}
+        for backbone in BACKBONES
+        if backbone != "alexnet"
+    },
 }
 DESCRIPTORS = tuple(f"{backbone}/{pool}" for backbone, pools in BACKBONE_POOLS.items() for pool in pools)
 
@@ -120,7 +116,7 @@ def open_descriptor(
         found = _of_package(package, network, weights)
     else:
         found = create_descriptor(name)
-        found.load(BACKBONES[backbone_of(name)].weights(file=weights, say=say))
+        found.load(backbone_weights(backbone_of(name), file=weights, say=say))
     return for_inference(found)
 
 

@@ -1,10 +1,10 @@
-"""EfficientNet-lite0: its padding and its shapes."""
+"""Networks of inverted residual blocks: padding and shapes."""
 
 import pytest
 import torch
 from torch import nn
 
-from patchreorder.models.efficientnet import EfficientNetLite0, SameConv2d
+from patchreorder.models.inverted_residual import LITE0, InvertedResidualNet, SameConv2d
 
 
 @pytest.mark.parametrize("size", [7, 8, 14, 15])
@@ -37,7 +37,7 @@ def test_padding_is_that_of_tensorflow(size, stride, side):
 
 
 def test_efficientnet_has_its_shapes():
-    model = EfficientNetLite0().eval()
+    model = InvertedResidualNet(LITE0).eval()
     assert sum(parameter.numel() for parameter in model.parameters()) == 3_350_000
     sides = []
     for block in model.get_submodule("blocks"):

@@ -18,7 +18,8 @@ def test_every_descriptor_is_a_row_and_is_compared_with_the_global_average():
     named = {row.model for row in TABLE3.rows if "layer" not in row.options and not {":", "@"} & {*row.model}}
     assert named == {name for name in DESCRIPTORS if backbone_of(name) in ("alexnet", "efficientnet_lite0")}
     for name in TABLE3.settings["short"].rows:
-        assert (name, f"{backbone_of(rows[name].model).partition('_')[0]}_gap") in TABLE3.compare or name.endswith("_gap")
+        network = backbone_of(rows[name].model).partition("_")[0]
+        assert (name, f"{network}_gap") in TABLE3.compare or name.endswith("_gap")
     assert {name for each in ("short", "trained") for name in TABLE3.settings[each].rows} == set(rows)
 
 

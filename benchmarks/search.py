@@ -19,7 +19,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,12 @@ def measure(count: int, queries: int, threads: int, console: Console) -> dict[st
 
 def vectors_like_features(count: int, queries: int) -> tuple[list[Tensor], Tensor]:
     """Blocks of vectors, and queries (q, DIMENSIONS) from the same groups."""
+    blocks, draw = blocks_like_features(count)
+    return [*blocks], draw(queries)
+
+
+def blocks_like_features(count: int) -> tuple[Iterator[Tensor], Callable[[int], Tensor]]:
+    """Blocks of vectors one by one, and a function that draws more from the same groups."""
     random = torch.Generator().manual_seed(0)
     first = torch.randn(INTRINSIC, DIMENSIONS, generator=random) / INTRINSIC**0.5
     bend = torch.randn(INTRINSIC, DIMENSIONS, generator=random) / INTRINSIC**0.5
@@ -127,8 +133,7 @@ def vectors_like_features(count: int, queries: int) -> tuple[list[Tensor], Tenso
         features = F.relu(position @ first + torch.sin(position @ bend))  # half of them zero, as in networks
         return F.normalize(features.sqrt())
 
-    blocks = [draw(min(BLOCK, count - begin)) for begin in range(0, count, BLOCK)]
-    return blocks, draw(queries)
+    return (draw(min(BLOCK, count - begin)) for begin in range(0, count, BLOCK)), draw
 
 
 def nearest(store: Vectors | Graph, vectors: Vectors, query: Tensor, alive: np.ndarray) -> list[int]:

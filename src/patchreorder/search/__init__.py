@@ -7,6 +7,7 @@ update       makes an index of a folder, or updates it
 stores       near vectors: all compared, FAISS's graph, or Qdrant
 index        an index that is opened to search for vectors
 query        searches an index for images
+candidates   the nearest vectors of every vector, in bounded memory
 duplicates   groups of images that are near each other
 page         results as one HTML file with thumbnails
 

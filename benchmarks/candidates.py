@@ -2,21 +2,20 @@
 
     python benchmarks/candidates.py [--out runs/bench] [--vectors 1000000] [--dimensions 512] [--quick]
 
-Contract: vectors as in benchmarks/search.py, in chunks of 500 on the disk, mapped as an index maps them. Every hundredth
-is a copy of another at a distance of 0.1 to 0.4, as descriptors of altered copies have it. Recall of copies: the share
-of these whose original is among their 16 candidates. Recall@1, @4, @16: the share of the nearest of 500 vectors, by
-comparing all in double precision, that are among the 16 candidates. Memory: the most that is not mapped from a file,
-above what was in use before. With --faiss the same by FAISS's inverted lists, as many lists and probes.
+Contract: vectors as in benchmarks/search.py, in chunks of 500 on the disk, mapped as an index maps them. Every
+hundredth is a copy of another at a distance of 0.1 to 0.4, as descriptors of altered copies have it. Recall of copies:
+the share of these whose original is among their 16 candidates. Recall@1, @4, @16: the share of the nearest of 500
+vectors, by comparing all in double precision, that are among the 16 candidates. Memory: the most that is not mapped
+from a file, above what was in use before. With --faiss the same by FAISS's inverted lists, as many lists and probes.
 """
 
 from __future__ import annotations
 
 import sys
 
-sys.path.pop(0)  # this folder, whose operator.py would hide the standard library's
+sys.path[0] += "/.."  # not this folder, whose operator.py would hide the standard library's
 
 import argparse
-import importlib.util
 import json
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.search import BLOCK, blocks_like_features
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import save_file
@@ -38,11 +38,6 @@ from patchreorder.search.manifest import read_vectors
 from patchreorder.search.stores import Vectors, need_faiss
 
 K, CHECKED, COPIES = 16, 500, 100
-spec = importlib.util.spec_from_file_location("search_benchmark", Path(__file__).with_name("search.py"))
-assert spec and spec.loader
-search = importlib.util.module_from_spec(spec)
-sys.path.insert(0, "")  # which it removes
-spec.loader.exec_module(search)
 
 
 def main() -> None:
@@ -106,10 +101,9 @@ def measure(count: int, dimensions: int, folder: Path, console: Console, *, with
 def drawn(count: int, dimensions: int, folder: Path, console: Console) -> tuple[Vectors, dict[int, int]]:
     """Vectors in chunks on the disk, and the originals of copies."""
     random = torch.Generator().manual_seed(1)
-    search.DIMENSIONS = dimensions
-    originals, paths = {}, []
+    originals, paths, blocks = {}, [], blocks_like_features(count, dimensions)[0]
     with console.status("drawing vectors"):
-        for begin, block in zip(range(0, count, search.BLOCK), search.blocks_like_features(count)[0], strict=True):
+        for begin, block in zip(range(0, count, BLOCK), blocks, strict=True):
             if begin:
                 for row in range(0, len(block), COPIES):
                     original = row + COPIES // 2 if row + COPIES // 2 < len(block) else 0

@@ -120,11 +120,11 @@ def vectors_like_features(count: int, queries: int) -> tuple[list[Tensor], Tenso
     return [*blocks], draw(queries)
 
 
-def blocks_like_features(count: int) -> tuple[Iterator[Tensor], Callable[[int], Tensor]]:
+def blocks_like_features(count: int, dimensions: int = DIMENSIONS) -> tuple[Iterator[Tensor], Callable[[int], Tensor]]:
     """Blocks of vectors one by one, and a function that draws more from the same groups."""
     random = torch.Generator().manual_seed(0)
-    first = torch.randn(INTRINSIC, DIMENSIONS, generator=random) / INTRINSIC**0.5
-    bend = torch.randn(INTRINSIC, DIMENSIONS, generator=random) / INTRINSIC**0.5
+    first = torch.randn(INTRINSIC, dimensions, generator=random) / INTRINSIC**0.5
+    bend = torch.randn(INTRINSIC, dimensions, generator=random) / INTRINSIC**0.5
     centres = torch.randn(max(1, count // GROUP), INTRINSIC, generator=random)
 
     def draw(number: int) -> Tensor:

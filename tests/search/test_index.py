@@ -1,5 +1,6 @@
 """An opened index: exact results, one state of the disk."""
 
+import os
 import shutil
 
 import numpy as np
@@ -10,6 +11,7 @@ from patchreorder.search import index as index_module
 from patchreorder.search import stores
 from patchreorder.search.images import scan
 from patchreorder.search.index import Index
+from patchreorder.search.manifest import Damaged
 
 from .samples import Table, brute_force, change, made, noise, state
 
@@ -87,3 +89,35 @@ def test_an_update_during_the_opening_gives_the_new_state(small_chunks, photos, 
     opened = Index(out)
     assert not calls[0].exists()
     assert len(opened) == len(scan(photos)[0])
+
+
+def test_a_chunk_that_is_removed_between_its_check_and_its_mapping_gives_the_new_state(
+    small_chunks, photos, tmp_path, monkeypatch
+):
+    out, calls = tmp_path / "out", []
+    made(photos, out)
+    real = torch.UntypedStorage.from_file  # safetensors has opened the file then
+
+    def late(path, *given, **options):
+        if not calls:
+            calls.append(path)
+            change(photos)
+            made(photos, out)  # removes the file
+        return real(path, *given, **options)
+
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", late)
+    opened = Index(out)
+    assert calls
+    assert not os.path.exists(calls[0])
+    assert len(opened) == len(scan(photos)[0])
+
+
+def test_a_chunk_that_cannot_be_mapped_is_damaged(photos, tmp_path, monkeypatch):
+    made(photos, tmp_path / "out")
+
+    def refuse(*given, **options):
+        raise RuntimeError("unable to mmap")
+
+    monkeypatch.setattr(torch.UntypedStorage, "from_file", refuse)
+    with pytest.raises(Damaged, match=r"safetensors is damaged \(unable to mmap\): run `patchreorder index` again"):
+        Index(tmp_path / "out")

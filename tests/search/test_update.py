@@ -181,6 +181,15 @@ def test_unreadable_images_are_listed_and_not_read_again(photos, tmp_path, reads
     assert reads == ["bad.jpg"]
 
 
+def test_a_huge_file_and_a_link_to_itself_stop_nothing(photos, tmp_path):
+    with open(photos / "huge.jpg", "wb") as file:
+        file.truncate(40 << 30)  # sparse
+    (photos / "loop.jpg").symlink_to("loop.jpg")
+    done = made(aged(photos), tmp_path / "out")
+    assert (done.images, [file.name for file in done.unreadable], done.ignored) == (12, ["huge.jpg"], ["loop.jpg"])
+    assert not made(photos, tmp_path / "out").changed
+
+
 def test_a_file_that_cannot_be_opened_is_tried_again(photos, tmp_path, monkeypatch):
     real = open
 

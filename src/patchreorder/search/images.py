@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from patchreorder.untrusted import clean
 SHORT = 256  # pixels of the short side, before the centre is cropped
 PREPROCESSING = {"size": SIZE, "short": SHORT, "view": "Ori"}
 FRESH = 2_000_000_000  # nanoseconds in which a file may change again and keep its modification time
+LARGEST = 1_000_000_000  # bytes of an image file
 UNKNOWN = -1
 Stat = tuple[str, int, int]  # name, size and modification time
 _DOTTED = tuple(f".{ending}" for ending in ENDINGS)
@@ -45,8 +47,8 @@ class ImageFile(NamedTuple):
 def scan(root: Path, *, leave: Path | None = None) -> tuple[list[Stat], list[str]]:
     """Name, size and modification time of all images in a folder and its subfolders, by name; and all other files.
 
-    Links are followed, but no folder is read twice, and `leave` is left out. Raises OSError if a folder cannot be read:
-    its images must not pass for removed ones.
+    Links are followed, but no folder is read twice, and `leave` is left out. What is deleted meanwhile is not there.
+    Raises OSError if a folder cannot be read: its images must not pass for removed ones.
     """
     if not root.is_dir():
         raise ValueError(f"{clean(str(root))} is not a folder")
@@ -59,19 +61,47 @@ def scan(root: Path, *, leave: Path | None = None) -> tuple[list[Stat], list[str
         if (real := os.path.realpath(root / folder)) in seen:
             continue
         seen.add(real)
-        with os.scandir(root / folder) as entries:
+        try:
+            entries = os.scandir(root / folder)
+        except FileNotFoundError:
+            if folder:
+                continue  # deleted since it was listed
+            raise
+        with entries:
             for entry in entries:
                 name = f"{folder}{entry.name}"
-                if entry.name.startswith("."):
-                    ignored.append(name)
-                elif entry.is_dir():
+                kind = _kind(entry)
+                if kind == "folder":
                     waiting.append(f"{name}/")
-                elif entry.name.lower().endswith(_DOTTED) and entry.is_file():
-                    stat = entry.stat()
-                    found.append((name, stat.st_size, stat.st_mtime_ns))
+                elif kind == "image":
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append((name, *_size_and_time(entry)))
                 else:
                     ignored.append(name)
     return sorted(found), sorted(ignored)
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    """`folder`, `image` or `other`; a link that leads nowhere, or to itself, is other."""
+    try:
+        if entry.name.startswith("."):
+            return "other"
+        if entry.is_dir():
+            return "folder"
+        return "image" if entry.name.lower().endswith(_DOTTED) and entry.is_file() else "other"
+    except OSError:
+        return "other"
+
+
+def _size_and_time(entry: os.DirEntry[str]) -> tuple[int, int]:
+    """Size and modification time; UNKNOWN if the disk does not tell, so that reading it gives the reason."""
+    try:
+        stat = entry.stat()
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return UNKNOWN, UNKNOWN
+    return stat.st_size, stat.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -100,10 +130,13 @@ class Reader:
         try:
             with open(self.root / name, "rb") as opened:
                 stat, now = os.fstat(opened.fileno()), time.time_ns()
-                content = opened.read()
+                content = opened.read(LARGEST + 1) if stat.st_size <= LARGEST else b""
         except OSError as error:  # without size and time, so that the next update tries again
             return ImageFile(name, UNKNOWN, UNKNOWN, "", f"{clean(name)} cannot be opened: {error.strerror}"), []
         mtime = stat.st_mtime_ns if stat.st_mtime_ns < now - FRESH else UNKNOWN
+        if (size := max(stat.st_size, len(content))) > LARGEST:
+            reason = f"{clean(name)} has {size / 1e9:.1f} GB: no image file is larger than {LARGEST / 1e9:.1f} GB"
+            return ImageFile(name, stat.st_size, mtime, "", reason), []
         digest = blake2b(content, digest_size=16).hexdigest()
         try:
             image = decode(content, name=clean(name))

@@ -111,9 +111,8 @@ def write_chunk(
 
 def read_chunk(path: Path, *, check: bool = True, maker: Maker | None = None) -> Chunk:
     """A chunk, its vectors mapped into memory; raises Damaged also if it is of another maker."""
-    vectors = read_vectors(path, check=check)
-    with safe_open(path, framework="pt") as file:
-        about = json.loads((file.metadata() or {}).get("chunk", '{"format": null}'))
+    vectors, metadata = _read(path, check=check)
+    about = json.loads(metadata.get("chunk", '{"format": null}'))
     if about["format"] != FORMAT or maker not in (None, Maker(*about["maker"])):
         raise Damaged(path, "is of another index")
     return Chunk(path.name, vectors, about["digests"], [ImageFile(*file) for file in about["files"]])
@@ -121,12 +120,18 @@ def read_chunk(path: Path, *, check: bool = True, maker: Maker | None = None) ->
 
 def read_vectors(path: Path, *, check: bool = True) -> Tensor:
     """The vectors of a chunk, mapped into memory; they stay readable when the file is removed."""
+    return _read(path, check=check)[0]
+
+
+def _read(path: Path, *, check: bool) -> tuple[Tensor, dict[str, str]]:
+    """Vectors and metadata of a chunk; raises FileNotFoundError also if it is removed meanwhile."""
     if check:
         verify(path)
     try:
         with safe_open(path, framework="pt") as file:
-            return file.get_tensor("vectors")
-    except SafetensorError as error:
+            return file.get_tensor("vectors"), file.metadata() or {}
+    except (SafetensorError, RuntimeError) as error:  # RuntimeError: torch opens the file a second time to map it
+        path.stat()  # FileNotFoundError if it was removed
         raise Damaged(path, f"is damaged ({error})") from None
 
 

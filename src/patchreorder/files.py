@@ -64,14 +64,17 @@ def locked(handle: int) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_UN)
 
 
-def try_lock(path: Path) -> int | None:
-    """Lock a file until the returned handle is closed; None if another process holds the lock."""
+def try_lock(path: Path, *, shared: bool = False) -> int | None:
+    """Lock a file until the returned handle is closed; None if another process holds the lock.
+
+    Any number of processes can hold a shared lock, if none holds one that is not shared.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         import fcntl
 
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         return None

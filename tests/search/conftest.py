@@ -1,5 +1,7 @@
 """Fixtures of the tests of search."""
 
+import os
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from patchreorder.search import update as update_module
 from patchreorder.search.images import Reader
 
 from .samples import Table, aged, made, noise
+from .server import PASSWORD, running_server
 
 
 @pytest.fixture
@@ -44,3 +47,46 @@ def table(tmp_path_factory):
                 path.rename(folder / "in" / path.name)
             made(folder / "in", folder / "out", Table(vectors[len(paths) :]))
     return folder
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A PostgreSQL server with pgvector."""
+    with running_server() as started:
+        yield started
+
+
+def url_of(kind, tmp_path, request):
+    """The URL of a shared store; servers of their own only where the environment names them."""
+    if kind == "qdrant":
+        pytest.importorskip("qdrant_client")
+        return f"qdrant://{tmp_path / 'qdrant'}"
+    if kind == "postgres":
+        request.getfixturevalue("monkeypatch").setenv("PGPASSWORD", PASSWORD)  # the index does not keep it
+        return request.getfixturevalue("server").url
+    name = {"qdrant server": "PATCHREORDER_TEST_QDRANT", "postgres server": "PATCHREORDER_TEST_POSTGRES"}[kind]
+    if name not in os.environ:
+        pytest.skip(f"{name} names no server")
+    return os.environ[name]
+
+
+SHARED = ("qdrant", "postgres", "qdrant server", "postgres server")
+
+
+@pytest.fixture(params=SHARED)
+def shared(request, tmp_path):
+    """The URL of each shared store."""
+    return url_of(request.param, tmp_path, request)
+
+
+@pytest.fixture(params=("exact", "graph", *SHARED))
+def any_store(request, tmp_path, monkeypatch):
+    """The options of an update for each store."""
+    if request.param == "exact":
+        return {}
+    if request.param == "graph":
+        pytest.importorskip("faiss")
+        monkeypatch.setattr(update_module, "LARGE", 4)
+        monkeypatch.setattr(update_module, "ADDED", 0)
+        return {}
+    return {"store": url_of(request.param, tmp_path, request)}

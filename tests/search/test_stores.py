@@ -1,4 +1,4 @@
-"""Stores: FAISS's graph as the index grows and shrinks, and Qdrant."""
+"""One suite for all stores: the same results, shared safely, nothing lost. And FAISS's graph as an index grows."""
 
 import contextlib
 import shutil
@@ -14,6 +14,203 @@ from patchreorder.search.index import Index
 from patchreorder.search.manifest import MANIFEST, Manifest
 
 from .samples import Colours, Table, brute_force, change, files, made, noise, state
+
+# ---- all stores ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def opened_index(out):
+    with contextlib.closing(Index(out)) as index:
+        yield index
+
+
+@contextlib.contextmanager
+def connected(url, out, **options):
+    """The store of an index."""
+    with contextlib.closing(
+        stores.open_store(url, identity=Manifest.read(out).identity, dimensions=48, **options)
+    ) as store:
+        yield store
+
+
+def held(url, out):
+    with connected(url, out) as store:
+        return store.count()
+
+
+def test_every_store_gives_the_results_of_comparing_all(photos, tmp_path, any_store):
+    out = tmp_path / "out"
+    made(photos, out, **any_store)
+    queries = torch.rand(5, 48, generator=torch.Generator().manual_seed(0))
+    for changes in (True, False):
+        vectors = state(out)
+        with opened_index(out) as opened:
+            for k in (1, 5, 99):
+                for query, hits in zip(queries, opened.search(queries, k), strict=True):
+                    assert [hit.name for hit in hits] == [name for _, name in brute_force(vectors, query, k)]
+            assert opened.search(torch.empty(0, 48), 4) == []
+        if changes:
+            change(photos)
+            assert made(photos, out).changed  # in the store of the last update
+    assert vectors.keys() == {path.relative_to(photos).as_posix() for path in photos.rglob("*.*")}
+
+
+def test_in_every_store_removed_images_are_not_found(photos, tmp_path, any_store):
+    out = tmp_path / "out"
+    made(photos, out, **any_store)
+    (photos / "class-0000/0000.jpg").unlink()
+    made(photos, out)
+    with opened_index(out) as opened:
+        assert "class-0000/0000.jpg" not in {hit.name for hit in opened.search(torch.ones(1, 48), 99)[0]}
+        assert len(opened.search(torch.ones(1, 48), 99)[0]) == 11
+
+
+def test_every_store_can_be_left_for_another(photos, tmp_path, any_store):
+    out, model = tmp_path / "out", Colours()
+    for options in (any_store, {"store": "local"}, any_store):
+        made(photos, out, model, **options)
+        with opened_index(out) as opened:
+            assert len(opened.search(torch.ones(1, 48), 99)[0]) == 12
+    assert model.seen == 12
+
+
+# ---- shared stores ---------------------------------------------------------------------------------
+
+
+def test_vectors_come_back_as_they_were_put(photos, tmp_path, shared):
+    out = tmp_path / "out"
+    made(photos, out)
+    odd = [0.0, -0.0, 1e-45, 3.4e38, -1 / 3, 1.1754944e-38]
+    vectors = torch.randn(7, 48, generator=torch.Generator().manual_seed(0))
+    vectors[0, :6] = torch.tensor(odd)
+    digests = [f"{number:032x}" for number in range(7)]
+    names = ["plain.jpg", "a 'b' \"c\" %s \\ {}.jpg", "ä/日本\n\t.jpg", "bad\udcff.jpg"]
+    files = [{name: (number, 1_700_000_000_123_456_789)} for number, name in enumerate(names)] + [{}, {}, {}]
+    with connected(shared, out) as store:
+        assert store.count() == 0
+        for _ in range(2):
+            store.put(digests, vectors, files)
+            assert store.count() == 7
+        listed = dict(store.listed())
+        found = store.fetch([*digests, "f" * 32])
+        assert listed == {
+            digest: {} if "bad\udcff.jpg" in own else own for digest, own in zip(digests, files, strict=True)
+        }
+        assert found.keys() == {*digests}
+        for digest, vector in zip(digests, vectors, strict=True):
+            assert found[digest].numpy().tobytes() == vector.numpy().tobytes()
+        store.keep_only({digests[3], "e" * 32})
+        assert dict(store.listed()).keys() == {digests[3]}
+        store.put([], torch.empty(0, 48), [])
+        assert store.fetch([]) == {}
+        store.keep_only(set())
+        assert store.count() == 0
+
+
+def test_only_new_vectors_are_sent(photos, tmp_path, shared, monkeypatch):
+    out = tmp_path / "out"
+    made(photos, out, store=shared)
+    change(photos)
+    with connected(shared, out) as store:
+        kind = type(store)
+    sent, real = [], kind.put
+    monkeypatch.setattr(kind, "put", lambda self, digests, *given: sent.extend(digests) or real(self, digests, *given))
+    made(photos, out)
+    assert len(sent) == 4
+    assert held(shared, out) == len({file.digest for file in Manifest.read(out).files})
+    monkeypatch.setattr(kind, "put", None)  # nothing to send
+    assert not made(photos, out).changed
+
+
+def test_indexes_can_share_a_store(photos, tmp_path, shared):
+    one, other = tmp_path / "one", tmp_path / "other"
+    made(photos, one, store=shared)
+    made(noise(tmp_path / "in", 3), other, store=shared)
+    assert (held(shared, one), held(shared, other)) == (12, 3)
+    (tmp_path / "in/0000.png").unlink()
+    made(tmp_path / "in", other)
+    assert (held(shared, one), held(shared, other)) == (12, 2)
+    with opened_index(other) as opened:
+        assert {hit.name for hit in opened.search(torch.rand(1, 48), 9)[0]} == {"0001.png", "0002.png"}
+
+
+def test_vectors_of_an_unfinished_update_are_left_out(photos, tmp_path, shared):
+    out = tmp_path / "out"
+    made(photos, out, store=shared)
+    with connected(shared, out) as store:
+        store.put([f"{number:032x}" for number in range(100)], torch.ones(100, 48) / 48**0.5, [{}] * 100)
+    with opened_index(out) as opened:
+        assert len(opened.search(torch.ones(1, 48), 4)[0]) == 4
+    made(photos, out)
+    assert held(shared, out) == 12
+
+
+def test_lost_vectors_are_noticed_and_sent_again(photos, tmp_path, shared):
+    out = tmp_path / "out"
+    made(photos, out, store=shared)
+    with connected(shared, out) as store:
+        store.keep_only({Manifest.read(out).files[0].digest})
+    with (
+        opened_index(out) as opened,
+        pytest.raises(OSError, match=r"lacks vectors of this index: run `patchreorder index` again"),
+    ):
+        opened.search(torch.ones(1, 48), 4)
+    made(photos, out)
+    assert held(shared, out) == 12
+    made(photos, out, store="local")
+    assert isinstance(Index(out).store, stores.Vectors)
+
+
+def test_a_lost_index_is_made_of_its_store(photos, tmp_path, shared, reads):
+    out, model = tmp_path / "out", Colours()
+    made(photos, out, model, store=shared)
+    before = state(out)
+    shutil.rmtree(out)
+    reads.clear()
+    done = made(photos, out, model, store=shared)
+    assert (model.seen, reads, done.images) == (12, [], 12)
+    assert state(out) == before
+
+
+def test_spoilt_vectors_of_a_store_are_described_again(photos, tmp_path, shared):
+    out = tmp_path / "out"
+    made(photos, out, store=shared)
+    before = state(out)
+    first, second = (file.digest for file in Manifest.read(out).files[:2])
+    with connected(shared, out) as store:
+        every = dict(store.listed())
+        store.keep_only(every.keys() - {first, second})
+        store.put([first, second], torch.zeros(2, 48), [every[first], every[second]])
+    shutil.rmtree(out)
+    model = Colours()
+    made(photos, out, model, store=shared)
+    assert model.seen == 2
+    assert state(out) == before
+
+
+@pytest.mark.parametrize("url", ["qdrant://", "qdrant://host", "postgresql://", "postgresql://host", "http://h/x", "x"])
+def test_a_bad_url_is_named(photos, tmp_path, url):
+    with pytest.raises(ValueError, match=r"store \(.*\) must be .*//"):
+        made(photos, tmp_path / "out", store=url)
+
+
+@pytest.mark.parametrize("url", ["qdrant://localhost:9/x", "postgresql://localhost:9/x"])
+def test_a_server_that_does_not_respond_is_named_before_the_work(photos, tmp_path, url):
+    pytest.importorskip("qdrant_client")
+    pytest.importorskip("psycopg")
+    model = Colours()
+    with pytest.raises(OSError, match=rf"the store {url} failed .*is it running"):
+        made(photos, tmp_path / "out", model, store=url)
+    assert model.seen == 0
+
+
+@pytest.mark.parametrize(("url", "package"), [("qdrant:///x/y", "qdrant"), ("postgresql://h/x", "postgres")])
+def test_without_its_client_a_store_says_what_to_install(photos, tmp_path, monkeypatch, url, package):
+    monkeypatch.setitem(sys.modules, "qdrant_client", None)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ImportError, match=rf"needs its client: pip install 'patchreorder\[{package}\]'"):
+        made(photos, tmp_path / "out", store=url)
+
 
 # ---- FAISS -----------------------------------------------------------------------------------------
 
@@ -86,101 +283,3 @@ def test_without_faiss_a_large_folder_is_refused_before_the_work(graphs, tmp_pat
     (folder / "0000.png").unlink()
     made(folder, tmp_path / "out", model)
     assert len(Index(tmp_path / "out")) == 20
-
-
-# ---- Qdrant ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def qdrant(tmp_path):
-    pytest.importorskip("qdrant_client")
-    return f"qdrant://{tmp_path / 'qdrant'}"
-
-
-def connected(url, out):
-    """The store of an index."""
-    return contextlib.closing(stores.Qdrant(url, identity=Manifest.read(out).identity, dimensions=48))
-
-
-def points(url, out):
-    with connected(url, out) as store:
-        return store.count()
-
-
-@contextlib.contextmanager
-def opened_index(out):
-    index = Index(out)
-    yield index
-    index.store.close()
-
-
-def test_qdrant_gives_the_same_results(photos, tmp_path, qdrant, monkeypatch):
-    near, far = tmp_path / "near", tmp_path / "far"
-    made(photos, near)
-    made(photos, far, store=qdrant)
-    queries = torch.rand(5, 48)
-    for changes in (True, False):
-        with opened_index(far) as opened:
-            assert isinstance(opened.store, stores.Qdrant)
-            assert opened.search(queries, 5) == Index(near).search(queries, 5)
-            assert opened.search(queries, 99) == Index(near).search(queries, 99)
-        if changes:
-            change(photos)
-            made(photos, near)
-            assert made(photos, far).changed  # in the store of the last update
-            assert points(qdrant, far) == len({file.digest for file in Manifest.read(far).files})
-    monkeypatch.setattr(stores.Qdrant, "put", None)  # nothing to send
-    assert not made(photos, far).changed
-
-
-def test_indexes_can_share_a_collection(photos, tmp_path, qdrant):
-    one, other = tmp_path / "one", tmp_path / "other"
-    made(photos, one, store=qdrant)
-    made(noise(tmp_path / "in", 3), other, store=qdrant)
-    assert (points(qdrant, one), points(qdrant, other)) == (12, 3)
-    (tmp_path / "in/0000.png").unlink()
-    made(tmp_path / "in", other)
-    assert (points(qdrant, one), points(qdrant, other)) == (12, 2)
-    with opened_index(other) as opened:
-        assert {hit.name for hit in opened.search(torch.rand(1, 48), 9)[0]} == {"0001.png", "0002.png"}
-
-
-def test_points_of_an_unfinished_update_are_left_out(photos, tmp_path, qdrant):
-    out = tmp_path / "out"
-    made(photos, out, store=qdrant)
-    with connected(qdrant, out) as store:
-        store.put([f"{number:032x}" for number in range(100)], torch.ones(100, 48) / 48**0.5)
-    with opened_index(out) as opened:
-        assert len(opened.search(torch.ones(1, 48), 4)[0]) == 4
-    made(photos, out)
-    assert points(qdrant, out) == 12
-
-
-def test_lost_points_are_noticed_and_sent_again(photos, tmp_path, qdrant):
-    out = tmp_path / "out"
-    made(photos, out, store=qdrant)
-    with connected(qdrant, out) as store:
-        store.keep_only({Manifest.read(out).files[0].digest})
-    with (
-        opened_index(out) as opened,
-        pytest.raises(OSError, match=r"lacks vectors of this index: run `patchreorder index` again"),
-    ):
-        opened.search(torch.ones(1, 48), 4)
-    made(photos, out)
-    assert points(qdrant, out) == 12
-    made(photos, out, store="local")
-    assert isinstance(Index(out).store, stores.Vectors)
-
-
-@pytest.mark.parametrize("url", ["qdrant://", "qdrant://host", "http://host/x", "faiss://x/y"])
-def test_a_bad_url_is_named(photos, tmp_path, url):
-    with pytest.raises(ValueError, match=r"store \(.*\) must be qdrant://HOST\[:PORT\]/COLLECTION"):
-        made(photos, tmp_path / "out", store=url)
-
-
-def test_a_server_that_does_not_respond_is_named_before_the_work(photos, tmp_path):
-    pytest.importorskip("qdrant_client")
-    model = Colours()
-    with pytest.raises(OSError, match=r"the store qdrant://localhost:9/x failed .*is it running"):
-        made(photos, tmp_path / "out", model, store="qdrant://localhost:9/x")
-    assert model.seen == 0

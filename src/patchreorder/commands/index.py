@@ -22,6 +22,7 @@ def index(
     model: str = DEFAULT_MODEL,
     weights: Path | None = None,
     store: str | None = None,
+    part: str | None = None,
     workers: int | None = None,
 ) -> None:
     """Make an index of the images in a folder, or update it; `search` and `duplicates` use it.
@@ -35,21 +36,28 @@ def index(
         model: the network that describes images, such as alexnet/ranked, alexnet/ranked:quantiles=16,
             alexnet@conv1+conv5/gap (of several layers) or torchvision:resnet18@layer4/ranked; a wrong name lists all.
         weights: file with its weights (.safetensors, .pt, .pth); without it they are downloaded once.
-        store: qdrant://HOST[:PORT]/COLLECTION to search on a Qdrant server, local to search here; by default the
-            store of the last update.
+        store: postgresql://[USER@]HOST[:PORT]/DATABASE (PostgreSQL with pgvector) or qdrant://HOST[:PORT]/COLLECTION to
+            search on a server, local to search here; by default the store of the last update.
+        part: such as 3/16: describe only the third of sixteen parts, on any machine, with the same --out and --store;
+            at the end the command without --part makes the index of all parts.
         workers: processes that decode images; by default all cores.
     """
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.search.descriptors import open_descriptor
+    from patchreorder.search.parts import Part, describe_part
     from patchreorder.search.update import update
 
+    chosen = Part.parse(part) if part else None
     keep_freed_memory()
     workers = (os.cpu_count() or 1) if workers is None else workers
     with contextlib.closing(Terminal(Console(highlight=False))) as screen:
         try:
             descriptor = open_descriptor(model, weights=weights, say=screen.say)
-            done = update(folder, out, descriptor, weights=weights, store=store, workers=workers, screen=screen)
+            if chosen:
+                done = describe_part(folder, out, descriptor, part=chosen, store=store, workers=workers, screen=screen)
+            else:
+                done = update(folder, out, descriptor, weights=weights, store=store, workers=workers, screen=screen)
         except KeyboardInterrupt:
             screen.say("stopped; the same command continues from there")
             raise
@@ -62,6 +70,10 @@ def index(
             screen.say(f"{len(lines)} {what}: {'; '.join(lines[:SHOWN])}{more}")
     state = f"{done.described} described now, {done.removed} removed" if done.changed else "nothing has changed"
     shown = clean(str(out))
+    if chosen:
+        screen.say(f"Part {chosen} of {shown}: {done.images} images ({done.described} described now).")
+        screen.say("Next: the other parts, on any machine; then the same command without --part makes the index.")
+        return
     screen.say(f"Index: {shown}, {done.images} images ({state}).")
     screen.say(
         f"Next: `patchreorder search {shown} IMAGE` finds images that look like another, "

@@ -4,7 +4,10 @@ descriptors  a backbone, a pool and unit length: one vector for an image; by nam
 images       the image files of a folder
 manifest     the files of an index, and their checksums
 update       makes an index of a folder, or updates it
-stores       near vectors: all compared, FAISS's graph, or Qdrant
+parts        describes one of several parts of a folder, for an update to join
+stores       near vectors: all compared, or by FAISS's graph; what a shared store is
+postgres     a shared store: PostgreSQL with pgvector
+qdrant       a shared store: Qdrant
 index        an index that is opened to search for vectors
 query        searches an index for images
 candidates   the nearest vectors of every vector, in bounded memory

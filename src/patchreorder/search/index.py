@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from patchreorder.untrusted import clean
 
 from .manifest import Damaged, Manifest, left_over, read_vectors, verify
-from .stores import Graph, Qdrant, Store, Vectors
+from .stores import Graph, SharedStore, Store, Vectors, open_store
 
 
 class Hit(NamedTuple):
@@ -50,19 +50,31 @@ class Index:
         self.alive[slots[slots >= 0]] = True
         self._by_slot = np.argsort(slots, kind="stable")  # files in the order of their slots, then by name
         self._sorted = slots[self._by_slot]
-        self.store: Store = self.vectors
-        if manifest.store:
+        self._store: Store | None = None if manifest.store else self.vectors
+        if manifest.graph and not manifest.store:
+            path = self.folder / manifest.graph
+            verify(path)
+            self._store = Graph(path, self.vectors, manifest.graphed)
+
+    @property
+    def store(self) -> Store:
+        """Finds candidates; a server is connected to when it is needed first."""
+        if self._store is None:
+            manifest = self.manifest
             files = zip(manifest.files, manifest.slots, strict=True)
-            self.store = Qdrant(
-                manifest.store,
+            self._store = open_store(
+                manifest.store or "",
                 identity=manifest.identity,
                 dimensions=manifest.maker.dimensions,
                 slots={file.digest: slot for file, slot in files if slot >= 0},
             )
-        elif manifest.graph:
-            path = self.folder / manifest.graph
-            verify(path)
-            self.store = Graph(path, self.vectors, manifest.graphed)
+        return self._store
+
+    def close(self) -> None:
+        """End the connection to a server; the next search makes a new one."""
+        if self.manifest.store and self._store is not None:
+            cast(SharedStore, self._store).close()
+            self._store = None
 
     def __len__(self) -> int:
         """The number of images that can be found."""

@@ -1,31 +1,29 @@
-"""Stores find the vectors nearest to a query: by comparing all, by FAISS's graph (HNSW), or on a Qdrant server.
+"""Stores find the vectors nearest to a query: by comparing all, by FAISS's graph (HNSW), or on a server.
 
-A store gives candidates. The index computes their exact distances and sorts them.
+A store gives candidates. The index computes their exact distances and sorts them. A shared store also takes vectors
+from many machines (postgres.py, qdrant.py).
 """
 
 from __future__ import annotations
 
-import os
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from patchreorder.untrusted import clean
+from patchreorder.untrusted import clean, is_count
 
 TOGETHER = 1 << 24  # distances in memory at a time
 LINKS = 32  # of a vector in the graph
 BUILD_WIDTH = 80  # HNSW's efConstruction
 SEARCH_WIDTH = 128  # HNSW's efSearch
 MORE = 16  # candidates beyond k: the graph rounds to half precision
-SENT = 1_000_000  # numbers in a request to Qdrant, which takes 32 MB of text
+Files = dict[str, tuple[int, int]]  # names -> size and modification time
 
 
 class Store(Protocol):
@@ -33,6 +31,36 @@ class Store(Protocol):
 
     def candidates(self, queries: Tensor, k: int, alive: np.ndarray) -> list[np.ndarray]:
         """For each query (q, dimensions) the slots of candidates, of those that are alive (n,)."""
+
+
+class SharedStore(Store, Protocol):
+    """A server that holds vectors of an index by the digest of their images, for any number of machines.
+
+    All methods raise OSError if it does not respond or refuses; the message names it, without a password. A vector that
+    is put twice is there once. Beside each are the files that hold the image, as far as the store knows: their names,
+    with size and modification time.
+    """
+
+    def count(self) -> int:
+        """The number of vectors; what is needed on the server is made first."""
+
+    def put(self, digests: Sequence[str], vectors: Tensor, files: Sequence[Files]) -> None:
+        """Add vectors (n, dimensions); those that are there stay. What this returns from is on the server's disk."""
+
+    def listed(self) -> Iterator[tuple[str, Files]]:
+        """All digests, and the files of each."""
+
+    def fetch(self, digests: Sequence[str]) -> dict[str, Tensor]:
+        """The vectors of these digests, as they were put; those that are not there are left out."""
+
+    def keep_only(self, digests: set[str]) -> None:
+        """Remove all other vectors of this index."""
+
+    def finish(self) -> None:
+        """Prepare searches, after many vectors were put."""
+
+    def close(self) -> None:
+        """End the connection."""
 
 
 class Vectors:
@@ -145,115 +173,72 @@ def build_graph(
     faiss.write_index(graph, str(path))
 
 
-class Qdrant:
-    """The vectors of an index in a collection of a Qdrant server, or of the client's in-process form in a folder.
+def without_password(url: str) -> tuple[str, list[str]]:
+    """The URL of a store without its password, and what must not be shown.
 
-    The identity of the index and the digest of the image make the id of a point. So a point that is sent twice is there
-    once, and indexes can share a collection.
+    >>> without_password("postgresql://me:s%20cret@host/db?password=other&sslmode=require")
+    ('postgresql://me@host/db?sslmode=require', ['s%20cret', 's cret', 'other'])
+    """
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    name, _, password = user.partition(":")
+    options = [option.partition("=") for option in parts.query.split("&") if option]
+    secrets = [password, *(value for key, _, value in options if key.lower().endswith("password"))]
+    kept = "&".join("".join(option) for option in options if not option[0].lower().endswith("password"))
+    shown = urlunsplit((parts.scheme, f"{name}@{host}" if name else host, parts.path, kept, ""))
+    if parts.path.startswith("/") and not parts.netloc:
+        shown = f"{parts.scheme}://{parts.path}{'?' if kept else ''}{kept}"  # which urlunsplit shortens
+    return shown, [*dict.fromkeys(each for secret in secrets for each in (secret, unquote(secret)) if each)]
+
+
+def sendable(files: Files) -> Files:
+    """Those files whose names are valid text; a server takes no others. They are read again where they are needed."""
+    return {name: stat for name, stat in files.items() if not any("\ud800" <= letter <= "\udfff" for letter in name)}
+
+
+def received(files: Any) -> Files:
+    """Files as a server gave them, without what cannot be one."""
+    if not isinstance(files, dict):
+        return {}
+    return {
+        name: (stat[0], stat[1])
+        for name, stat in files.items()
+        if isinstance(stat, list | tuple) and len(stat) == 2 and all(map(is_count, stat))
+    }
+
+
+def open_store(
+    url: str,
+    *,
+    identity: str,
+    dimensions: int,
+    slots: Mapping[str, int] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> SharedStore:
+    """The store with this URL.
 
     Args:
-        url: qdrant://HOST[:PORT]/COLLECTION, qdrants://... for TLS, or qdrant:///FOLDER for a local folder. The
-            environment variable QDRANT_API_KEY is the server's key, if it needs one.
+        url: postgresql://[USER@]HOST[:PORT]/DATABASE, qdrant://HOST[:PORT]/COLLECTION (see `Postgres` and `Qdrant`).
         identity, dimensions: of the index and its vectors.
         slots: of the digests in this state of the index; a search leaves out all others.
+        say: told when a server does not respond for a while.
+
+    Raises:
+        ValueError: no kind of store has such a URL.
+        ImportError: its client is not installed.
+        OSError: it does not respond, or refuses.
     """
+    scheme = urlsplit(url).scheme
+    if scheme in ("postgresql", "postgres"):
+        from .postgres import Postgres
 
-    def __init__(self, url: str, *, identity: str, dimensions: int, slots: Mapping[str, int] | None = None) -> None:
-        parts = urlsplit(url)
-        self.url, self.identity, self.dimensions, self.slots = url, identity, dimensions, slots or {}
-        self.collection = parts.path.strip("/") if parts.hostname else "patchreorder"
-        if parts.scheme not in ("qdrant", "qdrants") or not parts.path.strip("/"):
-            raise ValueError(
-                f"store ({clean(url)}) must be qdrant://HOST[:PORT]/COLLECTION, or qdrant:///FOLDER on this machine"
-            )
-        try:
-            from qdrant_client import QdrantClient, models
-        except ImportError:
-            raise ImportError(f"store ({clean(url)}) needs its client: pip install 'patchreorder[qdrant]'") from None
-        self.models = models
-        with self._named():
-            if parts.hostname:
-                self.client = QdrantClient(
-                    host=parts.hostname,
-                    port=parts.port or 6333,
-                    https=parts.scheme == "qdrants",
-                    api_key=os.environ.get("QDRANT_API_KEY"),
-                    timeout=60,
-                    check_compatibility=False,
-                )
-            else:
-                self.client = QdrantClient(path=parts.path)
-        self.own = models.Filter(must=[models.FieldCondition(key="index", match=models.MatchValue(value=identity))])
+        return Postgres(url, identity=identity, dimensions=dimensions, slots=slots, say=say)
+    if scheme in ("qdrant", "qdrants"):
+        from .qdrant import Qdrant
 
-    def close(self) -> None:
-        self.client.close()
-
-    def count(self) -> int:
-        """The number of vectors of this index; the collection is created if there is none."""
-        with self._named():
-            if not self.client.collection_exists(self.collection):
-                shape = self.models.VectorParams(size=self.dimensions, distance=self.models.Distance.EUCLID)
-                self.client.create_collection(self.collection, vectors_config=shape)
-            return self.client.count(self.collection, count_filter=self.own, exact=True).count
-
-    def put(self, digests: Sequence[str], vectors: Tensor) -> None:
-        """Send vectors; those that are there already stay as they are."""
-        step = max(1, SENT // self.dimensions)
-        for begin in range(0, len(digests), step):
-            part = slice(begin, begin + step)
-            points = []
-            for digest, vector in zip(digests[part], vectors[part].tolist(), strict=True):
-                point, payload = (
-                    uuid.uuid5(uuid.UUID(self.identity), digest),
-                    {"index": self.identity, "digest": digest},
-                )
-                points.append(self.models.PointStruct(id=str(point), vector=vector, payload=payload))
-            with self._named():
-                self.client.upsert(self.collection, points=points, wait=True)
-
-    def keep_only(self, digests: set[str]) -> None:
-        """Remove all other vectors of this index."""
-        if self.count() <= len(digests):
-            return
-        offset, others = None, []
-        with self._named():
-            while True:
-                points, offset = self.client.scroll(
-                    self.collection, scroll_filter=self.own, limit=1000, offset=offset, with_payload=["digest"]
-                )
-                others += [point.id for point in points if (point.payload or {}).get("digest") not in digests]
-                if offset is None:
-                    break
-            for begin in range(0, len(others), 1000):
-                self.client.delete(self.collection, points_selector=others[begin : begin + 1000], wait=True)
-
-    def candidates(self, queries: Tensor, k: int, alive: np.ndarray) -> list[np.ndarray]:
-        """For each query slots that nearly always include its k nearest; raises OSError if the store lacks vectors."""
-        wanted, width = min(k, int(alive.sum())), k + MORE
-        while True:
-            requests = [
-                self.models.QueryRequest(query=query, filter=self.own, limit=width, with_payload=["digest"])
-                for query in queries.tolist()
-            ]
-            with self._named():
-                answers = self.client.query_batch_points(self.collection, requests=requests)
-            digests = [[str((point.payload or {}).get("digest")) for point in answer.points] for answer in answers]
-            found = [[self.slots[digest] for digest in near if digest in self.slots] for near in digests]
-            if all(len(slots) >= wanted for slots in found):
-                return [np.array(slots, np.int64) for slots in found]
-            if all(len(near) < width for near in digests):
-                raise OSError(
-                    f"the store {clean(self.url)} lacks vectors of this index: run `patchreorder index` again"
-                )
-            width *= 4
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Turn the many kinds of errors of the client into an OSError that names the store."""
-        try:
-            yield
-        except Exception as error:
-            reason = " ".join(clean(str(error)).split())[:240] or type(error).__name__
-            raise OSError(
-                f"the store {clean(self.url)} failed ({reason}): is it running, and is the name right?"
-            ) from error
+        return Qdrant(url, identity=identity, dimensions=dimensions, slots=slots)
+    shown = clean(without_password(url)[0])
+    raise ValueError(
+        f"store ({shown}) must be postgresql://[USER@]HOST[:PORT]/DATABASE, qdrant://HOST[:PORT]/COLLECTION, "
+        "qdrant:///FOLDER on this machine, or local"
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -26,13 +26,14 @@ from patchreorder.untrusted import clean
 from .descriptors import BATCH, Descriptor, describe_batch, fault, fingerprint
 from .images import ImageFile, Reader, Stat, scan
 from .manifest import MANIFEST, Chunk, Damaged, Maker, Manifest, checksum, left_over, read_chunk, verify, write_chunk
-from .stores import Qdrant, Vectors, build_graph, need_faiss
+from .stores import Files, SharedStore, Vectors, build_graph, need_faiss, open_store, without_password
 
 CHUNK = 500  # vectors of a chunk: the most that a killed process has to compute again
 LARGE = 100_000  # images above which a graph is built
 ADDED = 10_000  # new vectors beside the graph, or a tenth of it, before they are added to it
 MASKED = 0.25  # the largest share of vectors of removed images
 LOCAL = "local"  # the store without a server
+PARTS = ".parts"  # locked by processes that describe parts
 Batches = Iterable[tuple[list[ImageFile], Tensor]]
 
 
@@ -66,7 +67,8 @@ def update(
         out: the folder of the index.
         model: describes the images, `batch` at a time; `workers` processes decode them.
         weights: the file of its weights; the manifest holds it for later searches.
-        store: `local`, or the URL of a store (see `Qdrant`); None for the store of the last update.
+        store: `local`, or the URL of a store (see `open_store`); None for the store of the last update. Its password is
+            not kept.
 
     Raises:
         ValueError: the folder holds no image; `out` holds something else, or an index of another folder or another
@@ -74,12 +76,11 @@ def update(
         ImportError: the store, or the number of images, needs a package that is not installed.
     """
     root, out = folder.resolve(), out.absolute()
-    maker = Maker(model.name, fingerprint(model), model.dimensions)
-    identity = blake2b(os.fsencode(f"{maker}{out}"), digest_size=16).hexdigest()
-    nothing = Manifest(maker=maker, root=str(root), identity=identity)
+    nothing = empty_manifest(root, out, model)
+    maker = nothing.maker
     images, ignored = scan(root, leave=out)
     if not images:
-        if held := sum(slot >= 0 for slot in _old_manifest(out, nothing, SILENT).slots):
+        if held := sum(slot >= 0 for slot in old_manifest(out, nothing, SILENT).slots):
             raise ValueError(
                 f"{clean(str(folder))} holds no images any more, the index {held}: is its disk mounted? If they are "
                 f"deleted for good, delete {clean(str(out))}"
@@ -87,27 +88,31 @@ def update(
         raise ValueError(f"{clean(str(folder))} and its subfolders hold no images")
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, _lock(out))
-        old = _old_manifest(out, nothing, screen)
+        before = {path.name for path in left_over(out, None)}
+        old = old_manifest(out, nothing, screen)
         where = store or old.store or LOCAL
         if len(images) > LARGE and where == LOCAL:
             need_faiss()  # fail before the work
-        chunks = _sound_chunks(out, old, screen)
+        chunks = sound_chunks(out, old, screen)
         manifest = replace(
             nothing,
             identity=old.identity,
             weights=str(weights.resolve()) if weights else old.weights,
-            store=None if where == LOCAL else where,
+            store=None if where == LOCAL else without_password(where)[0],
         )
         remote = None
         if manifest.store:
-            remote = Qdrant(manifest.store, identity=manifest.identity, dimensions=maker.dimensions)
+            remote = open_store(where, identity=old.identity, dimensions=maker.dimensions, say=screen.say)
             stack.callback(remote.close)
-            remote.count()  # fail before the work if the server does not respond
-        same, names = _compare(images, chunks, old)
+            sent = {file.digest for file in old.files if not file.reason} if old.store == manifest.store else set()
+            if remote.count() > len(sent):  # also fails before the work if the server does not respond
+                _gather(remote, out, maker, chunks, screen)
+        same, names = compare(images, chunks, old)
         parts = [names[begin : begin + batch] for begin in range(0, len(names), batch)]
         batches = parallel_map(Reader(root), parts, workers=workers)
-        others, new = _describe(batches, out, model, maker, chunks, screen.count("describing", len(names)))
+        others, new = describe(batches, out, model, maker, chunks, screen.count("describing", len(names)))
         files = sorted([*same, *others])
+        before |= {chunk.name for chunk in chunks}
         manifest, chunks = _arrange(manifest, out, files, chunks, old, screen)
         if remote:
             _send(remote, manifest, chunks, old, screen)
@@ -115,10 +120,10 @@ def update(
             manifest.write(out)
         if remote:
             remote.keep_only({file.digest for file in files if not file.reason})
+            remote.finish()
         else:
             manifest = _with_graph(manifest, out, chunks, screen)
-        for path in left_over(out, manifest):  # last: readers of the old manifest need its files until then
-            path.unlink()
+        _remove_unused(out, manifest, before)  # last: readers of the old manifest need its files until then
     there = {name for name, _, _ in images}
     return Updated(
         images=sum(not file.reason for file in files),
@@ -130,20 +135,45 @@ def update(
     )
 
 
-def _lock(out: Path) -> int:
-    """The handle of the lock, which is free again when it is closed."""
+def empty_manifest(root: Path, out: Path, model: Descriptor) -> Manifest:
+    """The manifest of a new index. Its identity in a store is that of its descriptor and its path."""
+    maker = Maker(model.name, fingerprint(model), model.dimensions)
+    identity = blake2b(os.fsencode(f"{maker}{out}"), digest_size=16).hexdigest()
+    return Manifest(maker=maker, root=str(root), identity=identity)
+
+
+def check_folder(out: Path) -> None:
+    """Raise ValueError if this can be no folder of an index."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"out ({clean(str(out))}) must be a folder")
     names = set(os.listdir(out)) if out.exists() else set()
-    if names and MANIFEST not in names and names - {".lock", *(path.name for path in left_over(out, None))}:
+    ours = {".lock", PARTS, ".candidates", *(path.name for path in left_over(out, None))} if names else set()
+    if names and MANIFEST not in names and names - ours:
         raise ValueError(f"out ({clean(str(out))}) holds other files: name a new folder for the index")
+
+
+def _lock(out: Path) -> int:
+    """The handle of the lock, which is free again when it is closed."""
+    check_folder(out)
     handle = try_lock(out / ".lock")
     if handle is None:
         raise ValueError(f"another process is writing {clean(str(out))}: wait until it ends, then run this again")
     return handle
 
 
-def _old_manifest(out: Path, nothing: Manifest, screen: Screen) -> Manifest:
+def _remove_unused(out: Path, manifest: Manifest, known: set[str]) -> None:
+    """Remove known files that this state of the index does not need; other chunks are new ones of parts."""
+    described = (out / PARTS).exists()  # by parts, which may be at it, and then write temporary files
+    handle = try_lock(out / PARTS) if described else None
+    for path in left_over(out, manifest):
+        temporary = path.name.startswith(".")
+        if path.name in known if not temporary else handle is not None or not described:
+            path.unlink()
+    if handle is not None:
+        os.close(handle)
+
+
+def old_manifest(out: Path, nothing: Manifest, screen: Screen) -> Manifest:
     """The manifest of the last update, or `nothing`; raises if it is of another descriptor or folder."""
     try:
         old = Manifest.read(out)
@@ -163,7 +193,7 @@ def _old_manifest(out: Path, nothing: Manifest, screen: Screen) -> Manifest:
     return old
 
 
-def _sound_chunks(out: Path, old: Manifest, screen: Screen) -> list[Chunk]:
+def sound_chunks(out: Path, old: Manifest, screen: Screen) -> list[Chunk]:
     """The chunks of the index in their order, then those of a process that was killed, without damaged ones."""
     others = [path.name for path in left_over(out, old) if path.name.endswith(".safetensors")]
     names = [*old.chunks, *(name for name in others if not name.startswith("."))]
@@ -179,7 +209,7 @@ def _sound_chunks(out: Path, old: Manifest, screen: Screen) -> list[Chunk]:
     return chunks
 
 
-def _compare(images: list[Stat], chunks: list[Chunk], old: Manifest) -> tuple[list[ImageFile], list[str]]:
+def compare(images: list[Stat], chunks: list[Chunk], old: Manifest) -> tuple[list[ImageFile], list[str]]:
     """The files that have not changed, and the names of those to read."""
     described = {digest for chunk in chunks for digest in chunk.digests}
     files = [*(file for chunk in chunks for file in chunk.files), *old.files]
@@ -188,19 +218,31 @@ def _compare(images: list[Stat], chunks: list[Chunk], old: Manifest) -> tuple[li
     return same, [stat[0] for stat in images if stat not in known]
 
 
-def _describe(
-    batches: Batches, out: Path, model: Descriptor, maker: Maker, chunks: list[Chunk], more: Callable[[int], None]
+def describe(
+    batches: Batches,
+    out: Path,
+    model: Descriptor,
+    maker: Maker,
+    chunks: list[Chunk],
+    more: Callable[[int], None],
+    *,
+    known: Iterable[str] = (),
+    written: Callable[[Chunk], None] = lambda chunk: None,
 ) -> tuple[list[ImageFile], int]:
-    """The files of these batches, and the number of new vectors; new chunks are appended to `chunks`."""
-    known = {digest for chunk in chunks for digest in chunk.digests}
+    """The files of these batches, and the number of new vectors; new chunks are appended to `chunks`.
+
+    Images in chunks, and those with a known digest, are not described again. `written` is told of each new chunk.
+    """
+    known = {*known, *(digest for chunk in chunks for digest in chunk.digests)}
     files: list[ImageFile] = []
-    new = written = 0  # vectors, and files that are in chunks
+    new = kept = 0  # vectors, and files that are in chunks
     waiting: dict[str, Tensor] = {}  # vectors that are in no chunk yet, by digest
 
     def flush() -> None:
         if waiting:
-            vectors, own = torch.stack([*waiting.values()]), files[written:]
+            vectors, own = torch.stack([*waiting.values()]), files[kept:]
             chunks.append(write_chunk(out, maker, vectors=vectors, digests=[*waiting], files=own))
+            written(chunks[-1])
 
     for found, images in batches:
         fresh: dict[str, int] = {}  # digests without a vector -> position of the image in the batch
@@ -218,7 +260,7 @@ def _describe(
         new += len(sound)
         if len(waiting) >= CHUNK:
             flush()
-            waiting, written = {}, len(files)
+            waiting, kept = {}, len(files)
         more(len(found))
     flush()
     return files, new
@@ -305,15 +347,44 @@ def _with_graph(manifest: Manifest, out: Path, chunks: Sequence[Chunk], screen: 
     return final
 
 
-def _send(remote: Qdrant, manifest: Manifest, chunks: Sequence[Chunk], old: Manifest, screen: Screen) -> None:
+def _gather(remote: SharedStore, out: Path, maker: Maker, chunks: list[Chunk], screen: Screen) -> None:
+    """Append chunks of the vectors that other machines put into the store."""
+    known = {digest for chunk in chunks for digest in chunk.digests}
+    wanted = {digest: files for digest, files in remote.listed() if digest not in known}
+    digests = [*wanted]
+    more = screen.count("gathering", len(digests))
+    for begin in range(0, len(digests), CHUNK):
+        part = digests[begin : begin + CHUNK]
+        sound = {digest: vector for digest, vector in remote.fetch(part).items() if not fault(vector)}
+        files = [ImageFile(name, *stat, digest) for digest in sound for name, stat in wanted[digest].items()]
+        if sound:
+            vectors = torch.stack([*sound.values()])
+            chunks.append(write_chunk(out, maker, vectors=vectors, digests=[*sound], files=files))
+        more(len(part))
+
+
+def _send(remote: SharedStore, manifest: Manifest, chunks: Sequence[Chunk], old: Manifest, screen: Screen) -> None:
     """Send new vectors to the store, or all of them if it holds fewer than the old manifest says."""
     sent = {file.digest for file in old.files if not file.reason} if old.store == manifest.store else set()
-    if remote.count() < len(sent):
+    held = remote.count()
+    if held < len(sent):
         sent = set()
+    elif held > len(sent):
+        sent |= {digest for digest, _ in remote.listed()}
     wanted = {file.digest for file in manifest.files if not file.reason} - sent
     more = screen.count("sending", len(wanted))
     for chunk in chunks:
-        rows = [row for row, digest in enumerate(chunk.digests) if digest in wanted]
-        if rows:
-            remote.put([chunk.digests[row] for row in rows], chunk.vectors[rows])
-            more(len(rows))
+        more(send_chunk(remote, chunk, manifest.files, wanted))
+
+
+def send_chunk(remote: SharedStore, chunk: Chunk, files: Iterable[ImageFile], wanted: Container[str]) -> int:
+    """Put those vectors of a chunk into a store that are wanted, with their files; return how many."""
+    rows = [row for row, digest in enumerate(chunk.digests) if digest in wanted]
+    if rows:
+        digests = [chunk.digests[row] for row in rows]
+        held: dict[str, Files] = {digest: {} for digest in digests}
+        for file in files:
+            if file.digest in held and not file.reason and file.mtime >= 0:
+                held[file.digest][file.name] = (file.size, file.mtime)
+        remote.put(digests, chunk.vectors[rows], [held[digest] for digest in digests])
+    return len(rows)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from patchreorder.untrusted import clean
 
 from .manifest import Damaged, Manifest, left_over, read_vectors, verify
-from .stores import Graph, SharedStore, Store, Vectors, open_store
+from .stores import Graph, Store, Vectors, open_store
 
 
 class Hit(NamedTuple):
@@ -50,31 +51,30 @@ class Index:
         self.alive[slots[slots >= 0]] = True
         self._by_slot = np.argsort(slots, kind="stable")  # files in the order of their slots, then by name
         self._sorted = slots[self._by_slot]
-        self._store: Store | None = None if manifest.store else self.vectors
+        self._graph: Graph | None = None
         if manifest.graph and not manifest.store:
-            path = self.folder / manifest.graph
-            verify(path)
-            self._store = Graph(path, self.vectors, manifest.graphed)
+            verify(self.folder / manifest.graph)
+            self._graph = Graph(self.folder / manifest.graph, self.vectors, manifest.graphed)
 
-    @property
+    @cached_property
     def store(self) -> Store:
-        """Finds candidates; a server is connected to when it is needed first."""
-        if self._store is None:
-            manifest = self.manifest
-            files = zip(manifest.files, manifest.slots, strict=True)
-            self._store = open_store(
-                manifest.store or "",
-                identity=manifest.identity,
-                dimensions=manifest.maker.dimensions,
-                slots={file.digest: slot for file, slot in files if slot >= 0},
-            )
-        return self._store
+        """Finds candidates; a server is connected to when it is first needed."""
+        manifest = self.manifest
+        if not manifest.store:
+            return self._graph or self.vectors
+        files = zip(manifest.files, manifest.slots, strict=True)
+        return open_store(
+            manifest.store,
+            identity=manifest.identity,
+            dimensions=manifest.maker.dimensions,
+            slots={file.digest: slot for file, slot in files if slot >= 0},
+        )
 
     def close(self) -> None:
         """End the connection to a server; the next search makes a new one."""
-        if self.manifest.store and self._store is not None:
-            cast(SharedStore, self._store).close()
-            self._store = None
+        store = vars(self).pop("store", None)
+        if self.manifest.store and store is not None:
+            store.close()
 
     def __len__(self) -> int:
         """The number of images that can be found."""

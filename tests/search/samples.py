@@ -86,7 +86,7 @@ def change(photos: Path) -> None:
 
 
 def files(out: Path) -> set[str]:
-    return {path.name for path in out.iterdir()} - {".lock"}
+    return {path.name for path in out.iterdir()} - {".lock", ".parts"}
 
 
 def state(out: Path) -> dict[str, list[float]]:

@@ -174,12 +174,16 @@ def build_graph(
 
 
 def without_password(url: str) -> tuple[str, list[str]]:
-    """The URL of a store without its password, and what must not be shown.
+    """The URL of a store without its password, and what must not be shown; raises ValueError if that is not certain.
 
     >>> without_password("postgresql://me:s%20cret@host/db?password=other&sslmode=require")
     ('postgresql://me@host/db?sslmode=require', ['s%20cret', 's cret', 'other'])
     """
     parts = urlsplit(url)
+    if "@" not in parts.netloc and ":" in parts.netloc and "@" in url:  # a password with one of these letters
+        raise ValueError(
+            f"store ({clean(parts.scheme)}://...) must have %40, %2F, %3F and %23 for @, /, ? and # in names"
+        )
     user, _, host = parts.netloc.rpartition("@")
     name, _, password = user.partition(":")
     options = [option.partition("=") for option in parts.query.split("&") if option]

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from patchreorder.laboratory import provenance
 from patchreorder.search.manifest import checksum
-from patchreorder.search.stores import BUILD_WIDTH, LINKS, SEARCH_WIDTH, Graph, Vectors, build_graph
+from patchreorder.search.stores import BUILD_WIDTH, LINKS, SEARCH_WIDTH, Graph, Store, Vectors, build_graph
 
 DIMENSIONS, INTRINSIC, GROUP, BLOCK, K = 512, 32, 20, 500, 4
 RECALL = 0.95  # at least
@@ -136,15 +136,13 @@ def blocks_like_features(count: int, dimensions: int = DIMENSIONS) -> tuple[Iter
     return (draw(min(BLOCK, count - begin)) for begin in range(0, count, BLOCK)), draw
 
 
-def nearest(store: Vectors | Graph, vectors: Vectors, query: Tensor, alive: np.ndarray) -> list[int]:
+def nearest(store: Store, vectors: Vectors, query: Tensor, alive: np.ndarray) -> list[int]:
     (slots,) = store.candidates(query[None], K, alive)
     distances = vectors.distances(query, slots)
     return slots[np.lexsort((slots, distances))[:K]].tolist()
 
 
-def timed(
-    store: Vectors | Graph, vectors: Vectors, queries: Tensor, alive: np.ndarray
-) -> tuple[list[list[int]], list[float]]:
+def timed(store: Store, vectors: Vectors, queries: Tensor, alive: np.ndarray) -> tuple[list[list[int]], list[float]]:
     """The four nearest of each query, and milliseconds."""
     for query in queries[:5]:
         nearest(store, vectors, query, alive)

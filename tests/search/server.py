@@ -26,10 +26,11 @@ def free_port() -> int:
 class Server:
     """A server process on a port of this machine. It asks for a password; its user is postgres."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: str) -> None:
         pytest.importorskip("psycopg")
         self.programs = Path(pytest.importorskip("pgserver").__file__).parent / "pginstall/bin"
         self.folder, self.data, self.port, self.process = folder, folder / "data", free_port(), None
+        self.settings = settings
         self.user = "nobody" if os.geteuid() == 0 else None  # PostgreSQL refuses root
         if self.user:
             os.chown(folder, pwd.getpwnam(self.user).pw_uid, pwd.getpwnam(self.user).pw_gid)
@@ -58,6 +59,7 @@ class Server:
             "shared_buffers": "32MB",
             "max_wal_size": "64MB",
             "dynamic_shared_memory_type": "mmap",
+            **self.settings,
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with open(self.folder / "log", "ab") as log:
@@ -104,14 +106,15 @@ class Server:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path | None = None):
+def running_server(**settings: str):
     """A server, stopped at the end; in a folder of its own, which its user can read."""
-    made = Path(tempfile.mkdtemp(dir="/tmp")) if folder is None else folder
-    made.chmod(0o755)
-    server = Server(made)
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
     try:
-        yield server
+        server = Server(folder, **settings)
+        try:
+            yield server
+        finally:
+            server.stop()
     finally:
-        server.stop()
-        if folder is None:
-            shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,report,export,tensorboard,vision,jpeg,search,qdrant,postgres,play
+EXTRAS := dev,report,export,tensorboard,vision,jpeg,search,qdrant,postgres,duplicates,heif,play
 
 # Types and doctests are checked side by side; within a target everything is done one after the other.
 MAKEFLAGS += -j2

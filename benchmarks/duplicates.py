@@ -1,10 +1,15 @@
-"""Which threshold should `patchreorder duplicates` have? Pairs of UK-Bench that thresholds link, right and wrong.
+"""How many copies does `patchreorder duplicates` find, and how much else does it join? Beside perceptual hashes.
 
-    python benchmarks/duplicates.py --data UKBENCH [--weights ALEXNET] [--out runs/bench]
+    python benchmarks/duplicates.py --data PHOTOGRAPHS --name imagenet [--kinds ours] [--photographs 500] [--each 2]
+    python benchmarks/duplicates.py --data UKBENCH --name ukbench --kinds imagededup --all-kinds
+    python benchmarks/duplicates.py --data LOOKALIKES --name lookalikes --each 1
+    python benchmarks/duplicates.py --data PHOTOGRAPHS --choose      # the numbers that thresholds were chosen by
 
-Contract: all pairs of images are compared; a pair is right if both images are of one group of UK-Bench. For thresholds
-that are parts of the median distance of 2,000 pairs, as in `duplicates`: the share of linked pairs that are right, the
-share of right pairs that are linked, and the share of images in a found group that holds images of one group only.
+Contract: the photographs and their altered copies (copies.py, from a seed) are in one folder. Every method joins files
+to groups with its defaults. Recall: of the copies, those in the group of their original. Precision: of the pairs within
+groups, those of one original; all photographs count as different. Seconds are those of the processor, of all processes.
+Methods: ours; `imagehash.phash` (64 bits, distance up to 10), the same over eight symmetries, imagededup's PHash and
+CNN if it is installed and its weights can be had.
 """
 
 from __future__ import annotations
@@ -14,79 +19,214 @@ import sys
 sys.path.pop(0)  # this folder, whose operator.py would hide the standard library's
 
 import argparse
+import importlib.util
 import json
+import os
 import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from PIL import Image, ImageOps
 from rich.console import Console
 from rich.table import Table
 
-from patchreorder.data.ukbench import GROUP
-from patchreorder.engine.memory import keep_freed_memory
+from patchreorder.data.folders import ENDINGS
 from patchreorder.engine.progress import Terminal
 from patchreorder.laboratory import provenance
+from patchreorder.search import DEFAULT_MODEL
+from patchreorder.search.comparison import compare
 from patchreorder.search.descriptors import open_descriptor
-from patchreorder.search.duplicates import RELATIVE, find_groups, median_distance
+from patchreorder.search.duplicates import find_duplicates
 from patchreorder.search.index import Index
+from patchreorder.search.local_features import align, symmetries
 from patchreorder.search.update import update
+from patchreorder.search.verification import read_picture
 
-MODELS = ("alexnet/ranked", "alexnet/gap", "efficientnet_lite0/gap", "efficientnet_lite0/ranked")
-PARTS = (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
+_spec = importlib.util.spec_from_file_location("copies", Path(__file__).with_name("copies.py"))
+assert _spec is not None
+assert _spec.loader is not None
+copies = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(copies)
+KINDS = {"ours": copies.KINDS, "hard": {**copies.KINDS, **copies.HARD}, "imagededup": copies.IMAGEDEDUP}
+HASH_DISTANCE = 10  # of 64 bits: imagededup's default
+Groups = list[list[str]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with UK-Bench's files, numbered without gaps")
-    parser.add_argument("--weights", type=Path, help="file with AlexNet's weights; by default downloaded")
+    parser.add_argument("--data", type=Path, required=True, help="folder of photographs, also in subfolders")
+    parser.add_argument("--name", default="photographs", help="of the set, in the rows")
+    parser.add_argument("--kinds", choices=KINDS, default="ours")
+    parser.add_argument("--photographs", type=int, help="how many, drawn with --seed; by default all")
+    parser.add_argument("--originals", type=int, help="how many of them get copies; by default all")
+    parser.add_argument("--each", type=int, default=2, help="copies of each original, of kinds in turn")
+    parser.add_argument("--all-kinds", action="store_true", help="a copy of every kind of each original")
+    parser.add_argument("--methods", default="patchreorder,phash,phash_8")
+    parser.add_argument("--choose", action="store_true", help="print what copies and others measure")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     args = parser.parse_args()
-    keep_freed_memory()
-    torch.set_num_threads(1)
     console = Console()
-    found = {name: measure(name, args.data, args.weights, console) for name in MODELS}
-    for name, rows in found.items():
-        table = Table("part of the median distance", "right", "found", "in right groups", title=name)
-        for row in rows:
-            table.add_row(*(f"{row[key]:.3f}" for key in ("part", "right", "found", "grouped")))
-        console.print(table)
+    found = sorted(path for path in args.data.rglob("*") if path.suffix.lower().lstrip(".") in ENDINGS)
+    order = np.random.default_rng(args.seed).permutation(len(found))[: args.photographs]
+    sources = [found[number] for number in order]
+    originals = sources[: args.originals]
+    with tempfile.TemporaryDirectory() as folder:
+        data, index = Path(folder) / "photographs", Path(folder) / "index"
+        each = None if args.all_kinds else args.each
+        pairs = copies.write_set(originals, data, KINDS[args.kinds], each=each, seed=args.seed)
+        for number, path in enumerate(sources[len(originals) :], len(originals)):
+            (data / f"{number:05d}{path.suffix.lower()}").write_bytes(path.read_bytes())
+        if args.choose:
+            choose(data, index, pairs, console)
+            return
+        rows = [measure(name, data, index, pairs, console) for name in args.methods.split(",")]
+    table = Table("method", "recall", "precision", "seconds", title=args.name)
+    for row in rows:
+        table.add_row(row["method"], f"{row['recall']:.3f}", f"{row['precision']:.4f}", json.dumps(row["seconds"]))
+    console.print(table)
+    about = {key: value for key, value in vars(args).items() if key not in ("data", "out", "choose")}
     args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / "duplicates.json"
-    path.write_text(json.dumps({**provenance.provenance(), "default": RELATIVE, "models": found}, indent=1))
+    path = args.out / f"duplicates_{args.name}.json"
+    document = {**provenance.provenance(), **about, "copies": len(pairs), "images": len(sources), "rows": rows}
+    path.write_text(json.dumps(document, indent=1) + "\n")
     console.print(f"written to {path}")
 
 
-def measure(name: str, data: Path, weights: Path | None, console: Console) -> list[dict[str, Any]]:
+def _seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def measure(
+    method: str, data: Path, index: Path, pairs: list[tuple[str, str, str]], console: Console
+) -> dict[str, Any]:
+    start = _seconds()
+    seconds: dict[str, float] = {}
+    if method == "patchreorder":
+        groups, seconds = by_us(data, index, console)
+    else:
+        groups = METHODS[method](data)
+        seconds = {"all": round(_seconds() - start, 1)}
+    of = {name: number for number, group in enumerate(groups) for name in group}
+    source = {copy: own for copy, own, _ in pairs}
+    right = joined = 0
+    for group in groups:
+        counts = Counter(source.get(name, name) for name in group)
+        joined += len(group) * (len(group) - 1) // 2
+        right += sum(count * (count - 1) // 2 for count in counts.values())
+    hit = {(copy, kind): copy in of and of.get(copy) == of.get(own) for copy, own, kind in pairs}
+    kinds: dict[str, list[bool]] = defaultdict(list)
+    for (_, kind), found in hit.items():
+        kinds[kind].append(found)
+    return {
+        "method": method,
+        "recall": round(sum(hit.values()) / len(hit), 4),
+        "precision": round(right / joined, 4) if joined else 1.0,
+        "wrong_pairs": joined - right,
+        "seconds": seconds,
+        "kinds": {kind: round(sum(found) / len(found), 3) for kind, found in kinds.items()},
+    }
+
+
+def by_us(data: Path, index: Path, console: Console) -> tuple[Groups, dict[str, float]]:
     screen = Terminal(console)
-    model = open_descriptor(name, weights=weights if name.startswith("alexnet/") else None, say=screen.say)
-    with tempfile.TemporaryDirectory() as folder:
-        update(data, Path(folder), model, workers=1, screen=screen)
-        screen.close()
-        index = Index(Path(folder))
-        vectors = torch.cat(index.vectors.blocks).double()[torch.tensor(index.manifest.slots)]
-        of = torch.tensor([int(Path(file.name).stem.removeprefix("ukbench")) // GROUP for file in index.manifest.files])
-        distances = torch.cdist(vectors, vectors, compute_mode="use_mm_for_euclid_dist")
-        first, second = torch.triu_indices(len(of), len(of), 1)
-        same, apart = of[first] == of[second], distances[first, second]
-        median = median_distance(index)
+    begin = _seconds()
+    update(data, index, open_descriptor(DEFAULT_MODEL, say=screen.say), screen=screen)
+    middle = _seconds()
+    found = find_duplicates(Index(index), screen=screen)
+    screen.close()
+    groups = [[member.file.name for member in group] for group in found.groups]
+    return groups, {"describing": round(middle - begin, 1), "verifying": round(_seconds() - middle, 1)}
+
+
+def by_hash(data: Path, poses: Callable[[Image.Image], Iterable[Image.Image]]) -> Groups:
+    """Files whose perceptual hashes differ in at most HASH_DISTANCE bits, in any of the poses, connected."""
+    import imagehash
+
+    names = sorted(path.name for path in data.iterdir())
+    bits = []
+    for name in names:
+        with Image.open(data / name) as image:
+            shown = ImageOps.exif_transpose(image).convert("RGB")
+        bits.append([imagehash.phash(pose).hash.ravel() for pose in poses(shown)])
+    table = np.array(bits, np.float32) * 2 - 1  # files, poses, 64
+    near = np.zeros((len(names), len(names)), bool)
+    for pose in range(table.shape[1]):
+        near |= (64 - table[:, 0] @ table[:, pose].T) / 2 <= HASH_DISTANCE
+    return _connected(names, zip(*np.triu(near | near.T, 1).nonzero(), strict=True))
+
+
+def by_imagededup(data: Path, method: str) -> Groups:
+    from imagededup import methods
+
+    found = getattr(methods, method)(verbose=False).find_duplicates(image_dir=str(data))
+    names = sorted(found)
+    number = {name: place for place, name in enumerate(names)}
+    return _connected(names, ((number[one], number[other]) for one, others in found.items() for other in others))
+
+
+def _eight(image: Image.Image) -> list[Image.Image]:
+    return [own.rotate(angle, expand=True) for own in (image, ImageOps.mirror(image)) for angle in (0, 90, 180, 270)]
+
+
+def _connected(names: list[str], pairs: Iterable[tuple[int, int]]) -> Groups:
+    parent = list(range(len(names)))
+
+    def head(place: int) -> int:
+        while parent[place] != place:
+            parent[place] = place = parent[parent[place]]
+        return place
+
+    for one, other in pairs:
+        parent[head(other)] = head(one)
+    groups: dict[int, list[str]] = defaultdict(list)
+    for place, name in enumerate(names):
+        groups[head(place)].append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+METHODS: dict[str, Callable[[Path], Groups]] = {
+    "phash": lambda data: by_hash(data, lambda image: [image]),
+    "phash_8": lambda data: by_hash(data, _eight),
+    "imagededup_phash": lambda data: by_imagededup(data, "PHash"),
+    "imagededup_cnn": lambda data: by_imagededup(data, "CNN"),
+}
+
+
+def choose(data: Path, index: Path, pairs: list[tuple[str, str, str]], console: Console) -> None:
+    """What copies measure at the least, and pairs of different photographs at the most."""
+    by_us(data, index, console)  # for the candidates
+    opened = Index(index)
+    source = {copy: own for copy, own, _ in pairs}
+    kinds = {copy: kind for copy, _, kind in pairs}
+    near = find_duplicates(opened, similar=True)
+    alike = [(first, second) for relation, first, second in near.similar if relation.features >= 15]
+    inside = [(a.file.name, b.file.name) for group in near.groups for a, b in combinations(group, 2)]
+    wrong = {(a, b) for a, b in [*alike, *inside] if source.get(a, a) != source.get(b, b)}
+    table = Table("what", "files", "agree", "median", "rest", "overlay", "flat")
+    for label, chosen, reverse in (
+        ("copy", [(own, copy) for copy, own, _ in pairs], False),
+        ("different", sorted(wrong), True),
+    ):
         rows = []
-        for part in PARTS:
-            linked = apart <= part * median
-            joined = [
-                [int(Path(hit.name).stem.removeprefix("ukbench")) // GROUP for hit in group]
-                for group in find_groups(index, threshold=part * median)
-            ]
-            clean = sum(len(group) for group in joined if len(set(group)) == 1)
-            rows.append(
-                {
-                    "part": part,
-                    "right": float(same[linked].double().mean()) if linked.any() else 1.0,
-                    "found": float(linked[same].double().mean()),
-                    "grouped": clean / len(of),
-                }
-            )
-        return rows
+        for first, second in chosen:
+            one, other = read_picture(data / first), read_picture(data / second)
+            if one is None or other is None:
+                continue
+            maps = [matrix for correlation, matrix in symmetries(one, other)[:1] if correlation > 0.9]
+            aligned = align(one, other)
+            tried = [compare(one, other, matrix) for matrix in (*maps, *([aligned.matrix] if aligned else []))]
+            if tried:
+                best = max(tried, key=lambda found: (found.agree, found.median))
+                rows.append((best.agree, best.median, best.rest, best.overlay, best.flat, first, second))
+        for *values, first, second in sorted(rows, reverse=reverse)[:40]:
+            table.add_row(kinds.get(second, label), f"{first} {second}", *(f"{value:.3f}" for value in values))
+    console.print(table)
 
 
 if __name__ == "__main__":

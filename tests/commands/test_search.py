@@ -60,16 +60,6 @@ def test_search(model, photos, tmp_path, capsys):
     assert "Next: `--html FILE`" in printed
 
 
-def test_duplicates(model, photos, tmp_path, capsys):
-    out, page = str(tmp_path / "out"), tmp_path / "page.html"
-    made(photos, tmp_path / "out")
-    assert main(["duplicates", out, "--threshold", "2", "--html", str(page)]) == 0
-    assert "1 groups with 12 of 12 images; threshold 2.000 (as given)" in capsys.readouterr().out
-    assert page.read_text().count("<img ") == 12
-    assert main(["duplicates", out]) == 0
-    assert "(0.5 of the median distance" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
@@ -78,7 +68,11 @@ def test_duplicates(model, photos, tmp_path, capsys):
         (["search", "out", "photos/class-0000/0000.jpg", "-k", "0"], "k (0) must be 1 or more"),
         (["search", "nowhere", "photos/bad.jpg"], "nowhere is not an index"),
         (["search", "out", "empty"], "empty holds no image to search for"),
-        (["duplicates", "out", "--threshold", "-1"], "threshold (-1.0) must be a distance"),
+        (["duplicates", "out", "--keep", "best"], "keep (best) must be some of pixels"),
+        (["duplicates", "out", "--csv", "--json"], "--csv and --json are two forms"),
+        (["duplicates", "out", "--yes"], "--yes says to do what --move-to DIR or --link would do"),
+        (["duplicates", "out", "--reference", "nowhere"], "reference (nowhere) must be a folder"),
+        (["duplicates", "out", "--undo"], "nothing to undo"),
         (["duplicates", "nowhere"], "nowhere is not an index"),
         (["index", "nowhere", "--out", "x"], "nowhere is not a folder"),
         (["index", "empty", "--out", "x"], "empty and its subfolders hold no images"),
@@ -130,7 +124,6 @@ def test_hostile_names_are_found_and_shown_clean(model, hostile, tmp_path, capsy
     assert sorted(state(tmp_path / "out")) == sorted(map(os.fsdecode, HOSTILE))
     for command in (
         ["search", out, str(hostile), "-k", "9", "--workers", "0"],
-        ["duplicates", out, "--threshold", "2"],
     ):
         assert main([*command, "--html", str(page)]) == 0
         printed = capsys.readouterr().out

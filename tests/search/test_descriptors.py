@@ -51,11 +51,13 @@ def test_the_dimensions_of_every_descriptor():
         "efficientnet_lite0/flatten": 62720,
         "efficientnet_lite0/ranked": 62720,
         "efficientnet_lite0/gap": 1280,
+        "efficientnet_lite0/symmetric": 1280,
     }
     assert {name: size for name, size in dimensions.items() if size == 256}.keys() == {
         "alexnet/gap",
         "alexnet/gem",
         "alexnet/rmac",
+        "alexnet/symmetric",
     }
     assert set(dimensions.values()) == {256, 9216, 1280, 62720}
     with pytest.raises(ValueError, match=r"model \('alexnet/none'\) must be one of alexnet/flatten, "):
@@ -514,3 +516,13 @@ def test_the_model_is_left_as_it_was(folder):
     assert not model._forward_hooks
     with pytest.raises(ValueError, match=r"batch \(0\) must be 1 or more"):
         describe(model, UKBench.open(folder), batch=0)
+
+
+def test_a_symmetric_descriptor_is_the_same_in_eight_poses():
+    model = create_descriptor("mobilenet_v2/symmetric")
+    images = torch.rand(2, 3, 160, 160, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = model(images)
+        for pose in (images.rot90(1, (2, 3)), images.flip(3), images.flip(3).rot90(3, (2, 3)), images.flip(2)):
+            torch.testing.assert_close(model(pose), expected, rtol=0, atol=2e-5)
+        assert (model(images.roll(40, 3)) - expected).abs().max() > 1e-4

@@ -1,75 +1,120 @@
-"""Groups of near images: all pairs, pairs of a graph, copies, the default threshold."""
+"""Groups of copies: verified pairs only, one file kept, found again without comparing."""
 
 import shutil
 
-import numpy as np
 import pytest
+from PIL import Image
 
-from patchreorder.search import duplicates as duplicates_module
-from patchreorder.search import stores
-from patchreorder.search.duplicates import find_groups, median_distance
-from patchreorder.search.index import Hit, Index
-from patchreorder.search.manifest import Manifest
+from patchreorder.search import verification
+from patchreorder.search.duplicates import find_duplicates
+from patchreorder.search.index import Index
+from patchreorder.search.keeping import KeepRule
 
-from .samples import made, state
+from .photographs import CHANGES, photograph
+from .samples import aged, made
 
-
-def components(vectors, threshold):
-    """Groups by merging sets."""
-    sets = [{name} for name in vectors]
-    for a in vectors:
-        for b in vectors:
-            if a < b and np.linalg.norm(np.array(vectors[a]) - vectors[b]) <= threshold:
-                one, other = (next(s for s in sets if name in s) for name in (a, b))
-                if one is not other:
-                    sets.remove(other)
-                    one |= other
-    return sorted((sorted(found) for found in sets if len(found) > 1), key=lambda names: (-len(names), names[0]))
+pytest.importorskip("cv2")
 
 
-@pytest.mark.parametrize("threshold", [0.0, 1.0, 1.5, 2.0])
-def test_groups_are_connected_components(table, threshold):
-    found, vectors = find_groups(Index(table / "out"), threshold=threshold), state(table / "out")
-    assert [[hit.name for hit in group] for group in found] == components(vectors, threshold)
-    for group in found:
-        for hit in group:
-            others = [vectors[other.name] for other in group if other.name != hit.name]
-            assert hit.distance == pytest.approx(np.linalg.norm(np.array(others) - vectors[hit.name], axis=1).min())
+@pytest.fixture
+def folder(tmp_path):
+    """Six photographs; of the first a copy of every kind, of the second the same bytes."""
+    root = tmp_path / "photos"
+    (root / "other").mkdir(parents=True)
+    for seed in range(6):
+        photograph(seed).save(root / f"{seed}.jpg", quality=95)
+    for number, change in enumerate(CHANGES.values()):
+        change(photograph(0)).save(root / f"other/copy{number}.jpg", quality=85)
+    shutil.copy(root / "1.jpg", root / "other/same.jpg")
+    aged(root)
+    made(root, tmp_path / "index")
+    return root
 
 
-def test_groups_of_a_graph_are_the_same_with_enough_candidates(table, tmp_path, monkeypatch):
-    pytest.importorskip("faiss")
-    opened = Index(table / "out")
-    stores.build_graph(tmp_path / "graph.faiss", opened.vectors.blocks, more=lambda more: None)
-    expected = find_groups(opened, threshold=1.0)
-    opened.store = stores.Graph(tmp_path / "graph.faiss", opened.vectors, len(opened.vectors.blocks))
-    monkeypatch.setattr(duplicates_module, "NEIGHBOURS", 89)
-    assert find_groups(opened, threshold=1.0) == expected
+def groups(folder, **options):
+    return find_duplicates(Index(folder.parent / "index"), **options).groups
 
 
-def test_copies_are_a_group_and_removed_images_are_not(photos, tmp_path):
-    shutil.copy2(photos / "class-0000/0000.jpg", photos / "copy.jpg")
-    made(photos, tmp_path / "out")
-    (group,) = find_groups(Index(tmp_path / "out"), threshold=0)
-    assert group == [Hit(0.0, "class-0000/0000.jpg"), Hit(0.0, "copy.jpg")]
-    (photos / "copy.jpg").unlink()
-    (photos / "class-0000/0000.jpg").unlink()
-    made(photos, tmp_path / "out")
-    assert Manifest.read(tmp_path / "out").rows == [12]  # its vector is still there
-    assert find_groups(Index(tmp_path / "out"), threshold=0) == []
-    everything = find_groups(Index(tmp_path / "out"), threshold=9)
-    assert len(everything[0]) == 11
+def test_every_copy_is_found_and_nothing_else(folder):
+    first, second = groups(folder)
+    assert [member.file.name for member in first] == ["0.jpg", *(f"other/copy{n}.jpg" for n in range(len(CHANGES)))]
+    assert [member.words for member in first[1:]] == list(CHANGES)
+    assert [(member.file.name, member.words, member.keep) for member in second] == [
+        ("1.jpg", "kept", True),
+        ("other/same.jpg", "identical", False),
+    ]
+    assert [member.keep for member in first] == [True] + [False] * len(CHANGES)
 
 
-def test_the_median_distance(photos, tmp_path):
-    made(photos, tmp_path / "out")
-    opened = Index(tmp_path / "out")
-    vectors = np.array([*state(tmp_path / "out").values()])
-    distances = np.linalg.norm(vectors[:, None] - vectors, axis=2)[np.triu_indices(12, 1)]
-    assert np.quantile(distances, 0.4) < median_distance(opened) < np.quantile(distances, 0.6)
+def test_each_pair_is_compared_once(folder, monkeypatch):
+    before = groups(folder)
+    monkeypatch.setattr(verification, "relate", lambda first, second: pytest.fail("compared again"))
+    assert [[member.words for member in group] for group in groups(folder)] == [
+        [member.words for member in group] for group in before
+    ]
+    path = folder.parent / "index" / verification.FILE
+    path.write_bytes(path.read_bytes()[:-40])  # cut off, as after a kill
+    compared = []
+    monkeypatch.undo()
+    real = verification.relate
+    monkeypatch.setattr(verification, "relate", lambda *pair: compared.append(pair) or real(*pair))
+    assert [len(group) for group in groups(folder)] == [len(group) for group in before]
+    assert len(compared) == 1
 
 
-@pytest.mark.parametrize("threshold", [-1.0, float("nan")])
-def test_a_bad_threshold_is_refused(table, threshold):
-    with pytest.raises(ValueError, match=r"threshold \(.*\) must be a distance"):
-        find_groups(Index(table / "out"), threshold=threshold)
+def test_a_file_that_changed_is_in_no_group(folder):
+    photograph(50).save(folder / "other/copy3.jpg")
+    (folder / "other/copy4.jpg").unlink()
+    names = [member.file.name for member in groups(folder)[0]]
+    assert "other/copy3.jpg" not in names
+    assert "other/copy4.jpg" not in names
+    assert len(names) == len(CHANGES) - 1
+
+
+def test_what_only_looks_alike_is_apart(folder):
+    found = find_duplicates(Index(folder.parent / "index"), similar=True)
+    assert found.similar
+    assert not any(relation.is_copy for relation, _, _ in found.similar)
+    assert not find_duplicates(Index(folder.parent / "index")).similar
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept", "why"),
+    [
+        ("pixels", "a/large.jpg", "it has the most pixels"),
+        ("quality", "b/lossless.png", "it is encoded with the best quality"),
+        ("oldest", "a/large.jpg", "it is the oldest file"),
+        ("newest", "c/last.jpg", "it is the newest file"),
+        ("folder", "a/large.jpg", "its folder was named first"),
+        ("name", "c/last.jpg", "its path is the shortest"),
+    ],
+)
+def test_the_rule_decides_what_is_kept(tmp_path, rule, kept, why):
+    root = tmp_path / "in"
+    image = photograph(9)
+    for name, shown, quality in (
+        ("a/large.jpg", image, 60),
+        ("b/lossless.png", image.resize((160, 120)), None),
+        ("c/last.jpg", image.resize((240, 180)), 90),
+    ):
+        (root / name).parent.mkdir(parents=True)
+        shown.save(root / name, **({"quality": quality} if quality else {}))
+    aged(root)
+    made([root / "a", root / "b", root / "c"], tmp_path / "out")
+    (group,) = find_duplicates(Index(tmp_path / "out"), keep=KeepRule(rule)).groups
+    assert (group[0].file.name, group[0].why) == (kept, why)
+    reference = KeepRule(rule, (root / "b",))
+    (group,) = find_duplicates(Index(tmp_path / "out"), keep=reference).groups
+    assert (group[0].file.name, group[0].why) == ("b/lossless.png", "it is in a reference folder")
+
+
+def test_a_border_does_not_count_as_pixels(tmp_path):
+    image = photograph(3)
+    (tmp_path / "in").mkdir()
+    image.save(tmp_path / "in/own.png")
+    framed = Image.new("RGB", (400, 320), "white")
+    framed.paste(image, (40, 40))
+    framed.save(tmp_path / "in/framed.png")
+    made(tmp_path / "in", tmp_path / "out")
+    (group,) = find_duplicates(Index(tmp_path / "out")).groups
+    assert [(member.file.name, member.words) for member in group] == [("own.png", "kept"), ("framed.png", "with a border")]

@@ -20,10 +20,12 @@ def test_the_manifest_names_its_maker_and_files(photos, tmp_path):
     values = json.loads((tmp_path / "out" / MANIFEST).read_bytes())
     assert values["maker"] == ["colours", fingerprint(Colours()), 48, {"size": 224, "short": 256, "view": "Ori"}]
     assert values["root"] == str(photos)
-    name, size, mtime, digest, reason = values["files"][0]
+    name, size, mtime, digest, reason, width, height, look = values["files"][0]
     stat = (photos / name).stat()
     assert (name, size, mtime, reason) == ("class-0000/0000.jpg", stat.st_size, stat.st_mtime_ns, "")
     assert re.fullmatch("[0-9a-f]{32}", digest)
+    assert (width, height) == (24, 16)
+    assert re.fullmatch("[0-9a-f]{10}", look)
 
 
 def test_another_version_is_refused(photos, tmp_path, monkeypatch):

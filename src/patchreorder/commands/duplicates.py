@@ -1,8 +1,10 @@
-"""`patchreorder duplicates INDEX`: images of the same thing, also in other poses."""
+"""`patchreorder duplicates INDEX`: copies of images, in any pose, verified by their pixels."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -12,54 +14,108 @@ from tyro.conf import Positional
 
 from patchreorder.untrusted import clean
 
+SHOWN = 40  # similar pairs in a terminal
 
-def duplicates(index: Positional[Path], *, threshold: float | None = None, html: Path | None = None) -> None:
-    """List groups of images that show the same thing, perhaps rotated, shifted or from another side.
 
-    An image is in a group if its distance to any image of the group is at most the threshold.
+def duplicates(
+    index: Positional[Path],
+    *,
+    csv: bool = False,
+    json: bool = False,
+    similar: bool = False,
+    keep: str = "pixels,quality,oldest,folder,name",
+    reference: tuple[Path, ...] = (),
+    html: Path | None = None,
+    move_to: Path | None = None,
+    link: bool = False,
+    yes: bool = False,
+    undo: bool = False,
+    workers: int | None = None,
+) -> None:
+    """List copies: the same image re-encoded, resized, rotated by any angle, mirrored, cropped or with other colours.
+
+    Each pair is verified by its pixels. Other shots of a scene and things that look alike are no copies; `--similar`
+    lists them apart. One file of each group is kept. Nothing is changed without `--yes`.
 
     Args:
         index: folder that `patchreorder index` made.
-        threshold: distance, from 0 (the same image) to 2; by default half the median distance of two images.
-        html: write a page with thumbnails.
+        csv: print a header and one line per file, nothing else.
+        json: print one JSON document, nothing else.
+        similar: also list what only looks alike.
+        keep: what decides about the file to keep: pixels, quality, oldest, newest, folder, name, in this order.
+        reference: folders whose files are kept and never touched.
+        html: write a page with thumbnails in the found pose.
+        move_to: move all files but the kept ones there; without `--yes` only say so.
+        link: replace files with the same bytes by hard links to the kept one; without `--yes` only say so.
+        yes: do what `--move-to` or `--link` says.
+        undo: take back the last `--move-to` or `--link`.
+        workers: processes that compare; by default all cores.
     """
-    console = Console(highlight=False)
     from patchreorder.engine.progress import Terminal
-    from patchreorder.search import page
-    from patchreorder.search.duplicates import RELATIVE, find_groups, median_distance
+    from patchreorder.search import actions, duplicates_page, listing, page
+    from patchreorder.search.duplicates import find_duplicates
     from patchreorder.search.index import Index
+    from patchreorder.search.keeping import KeepRule
 
+    if csv and json:
+        raise ValueError("--csv and --json are two forms of the same list: name one")
+    if move_to and link:
+        raise ValueError("--move-to and --link are two things to do: name one")
+    if yes and not (move_to or link):
+        raise ValueError("--yes says to do what --move-to DIR or --link would do: name one of them")
+    console = Console(highlight=False, stderr=csv or json)
+    screen = Terminal(console)
+    if undo:
+        for line in actions.undo(index):
+            screen.say(line)
+        return
     if html:
         page.need_jinja()
-    screen = Terminal(console)
+    for folder in reference:
+        if not folder.is_dir():
+            raise ValueError(f"reference ({clean(str(folder))}) must be a folder")
+    rule = KeepRule(keep, tuple(folder.resolve() for folder in reference))
     with console.status("opening the index"):
         opened = Index(index)
-        median = median_distance(opened)
-    chosen = "as given"
-    if threshold is None:
-        threshold, chosen = RELATIVE * median, f"{RELATIVE} of the median distance, {median:.3f}"
+    workers = (os.cpu_count() or 1) if workers is None else workers
     with contextlib.closing(screen):
-        groups = find_groups(opened, threshold=threshold, screen=screen)
-    table = Table("group", "nearest", "file")
-    for number, group in enumerate(groups, 1):
-        for hit in group:
-            name = Text(clean(hit.name), overflow="fold")
-            first, last = hit is group[0], hit is group[-1]
-            table.add_row(str(number) if first else "", f"{hit.distance:.3f}", name, end_section=last)
-    if groups:
-        console.print(table)
-    screen.say(
-        f"{len(groups)} groups with {sum(map(len, groups))} of {len(opened)} images; threshold {threshold:.3f} "
-        f"({chosen}). Files are in {clean(str(opened.root))}."
+        found = find_duplicates(opened, keep=rule, similar=similar, workers=workers, screen=screen)
+    if csv or json:
+        text = listing.csv_text(found, opened.root) if csv else listing.json_text(found, opened.root, similar=similar)
+        content = clean(text) if json else text
+        sys.stdout.flush()
+        sys.stdout.write(content.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if json else content)
+    elif console.is_terminal:
+        table = Table("group", "", "relation", "file")
+        for number, group in enumerate(found.groups, 1):
+            for member in group:
+                words = member.words if member.relation else f"kept: {member.why}"
+                name = Text(clean(member.file.name), overflow="fold")
+                shown = str(number) if member is group[0] else ""
+                table.add_row(
+                    shown, "keep" if member.keep else "", Text(clean(words)), name, end_section=member is group[-1]
+                )
+        if found.groups:
+            console.print(table)
+        for relation, first, second in found.similar[:SHOWN]:
+            screen.say(f"{relation.kind}: {clean(first)} and {clean(second)}")
+        if len(found.similar) > SHOWN:
+            screen.say(f"and {len(found.similar) - SHOWN} more; `--json` lists all")
+    else:
+        for line in listing.plain_lines(found, similar=similar):
+            screen.say(line)
+    notes = Terminal(Console(highlight=False, stderr=True)) if not console.is_terminal else screen
+    spare = sum(not member.keep for group in found.groups for member in group)
+    notes.say(
+        f"{len(found.groups)} groups with {spare} copies to spare, of {len(opened)} images; {found.compared} pairs "
+        f"compared. Files are in {clean(str(opened.root))}."
     )
     if html:
-        sections = [
-            page.Section(f"Group {number}", [page.Thumbnail.of(hit, opened.root) for hit in group])
-            for number, group in enumerate(groups, 1)
-        ]
-        about = f"Images of {opened.root} at most {threshold:.3f} apart, each with its distance to the nearest other."
         with console.status("writing the page"):
-            page.write(html, sections, title="Duplicates", about=[about])
-        screen.say(f"Page: {clean(str(html))}.\nNext: open it in a browser.")
-    else:
-        screen.say("Next: `--html FILE` also shows the images, another `--threshold` finds more or fewer.")
+            duplicates_page.write(html, found, opened.root)
+        notes.say(f"Page: {clean(str(html))}.\nNext: open it in a browser.")
+    if move_to or link:
+        for line in actions.act(opened, found, rule=rule, move_to=move_to, really=yes):
+            notes.say(line)
+    elif not html and found.groups:
+        notes.say("Next: `--html FILE` shows the images, `--move-to DIR` or `--link` says what they would do.")

@@ -1,4 +1,4 @@
-"""`patchreorder index DIR --out INDEX`: describe every image of a folder, to search in it."""
+"""`patchreorder index DIR... --out INDEX`: describe every image of one or several folders, to search in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 5  # files to list by name
 
 
 def index(
-    folder: Positional[Path],
+    folders: Positional[list[Path]],
     *,
     out: Path,
     model: str = DEFAULT_MODEL,
@@ -25,15 +25,15 @@ def index(
     part: str | None = None,
     workers: int | None = None,
 ) -> None:
-    """Make an index of the images in a folder, or update it; `search` and `duplicates` use it.
+    """Make an index of the images in folders, or update it; `search` and `duplicates` use it.
 
     Only new and changed images are described; deleted images are removed from the index. After an interruption the
     same command continues. It also repairs a damaged index.
 
     Args:
-        folder: holds images, also in subfolders; other files are ignored.
-        out: folder of the index, a new one or one that was made of the same folder.
-        model: the network that describes images, such as alexnet/ranked, alexnet/ranked:quantiles=16,
+        folders: hold images, also in subfolders; other files are ignored.
+        out: folder of the index, a new one or one that was made of the same folders.
+        model: the network that describes images, such as efficientnet_lite0/gap, alexnet/ranked:quantiles=16,
             alexnet@conv1+conv5/gap (of several layers) or torchvision:resnet18@layer4/ranked; a wrong name lists all.
         weights: file with its weights (.safetensors, .pt, .pth); without it they are downloaded once.
         store: postgresql://[USER@]HOST[:PORT]/DATABASE (PostgreSQL with pgvector) or qdrant://HOST[:PORT]/COLLECTION to
@@ -55,9 +55,9 @@ def index(
         try:
             descriptor = open_descriptor(model, weights=weights, say=screen.say)
             if chosen:
-                done = describe_part(folder, out, descriptor, part=chosen, store=store, workers=workers, screen=screen)
+                done = describe_part(folders, out, descriptor, part=chosen, store=store, workers=workers, screen=screen)
             else:
-                done = update(folder, out, descriptor, weights=weights, store=store, workers=workers, screen=screen)
+                done = update(folders, out, descriptor, weights=weights, store=store, workers=workers, screen=screen)
         except KeyboardInterrupt:
             screen.say("stopped; the same command continues from there")
             raise

@@ -12,7 +12,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-ENDINGS = ("jpg", "jpeg", "png", "gif", "webp", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm")
+ENDINGS = ("jpg", "jpeg", "png", "gif", "webp", "bmp", "tif", "tiff", "ppm", "pgm", "pbm", "pnm") + (
+    "heic",
+    "heif",
+    "avif",
+)
 _DOTTED = tuple(f".{ending}" for ending in ENDINGS)
 LAYOUT = "expected one folder of images for each class: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg"
 HELD_OUT = 0.2  # about this fraction of every class is for validation

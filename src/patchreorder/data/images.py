@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, features
 
 try:
     from simplejpeg import decode_jpeg
@@ -17,6 +17,7 @@ except ImportError:  # it is the extra `jpeg`; Pillow gives the same pixels
     decode_jpeg = None
 
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
+_HEIF = ("heic", "heix", "hevc", "hevx", "heim", "heis", "mif1", "msf1")  # brands in the first bytes of a file
 MEAN = (0.485, 0.456, 0.406)  # of red, green and blue over ImageNet's training images
 MEAN_COLOUR = (124, 116, 104)  # the same in bytes: the colour of pixels that no image covers
 MAX_PIXELS = 100_000_000
@@ -90,11 +91,37 @@ def _open(content: bytes, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """An image of which only the header is read."""
     if not content:
         raise ValueError("it is empty")
-    image: Image.Image = Image.open(io.BytesIO(content), formats=FORMATS)
+    image: Image.Image = Image.open(io.BytesIO(content), formats=_formats(content))
     width, height = image.size
     if width * height > max_pixels:
         raise ValueError(f"it has {width} x {height} pixels, more than {max_pixels} in all")
     return image
+
+
+def _formats(content: bytes) -> tuple[str, ...]:
+    """The formats to try: HEIC needs pillow-heif, and AVIF a Pillow that was built with it."""
+    if content[4:8] != b"ftyp":
+        return FORMATS
+    brand = content[8:12].decode("latin-1")
+    if brand in _HEIF:
+        try:
+            import pillow_heif
+        except ImportError:
+            raise ValueError("it is a HEIC file: pip install 'patchreorder[heif]' to read it") from None
+        pillow_heif.register_heif_opener()
+        return ("HEIF",)
+    if not features.check("avif"):
+        raise ValueError("it is an AVIF file: it needs Pillow 11.3 or later")
+    return ("AVIF",)
+
+
+def upright_size(content: bytes) -> tuple[int, int]:
+    """Width and height of an image file as it is shown; reads the header only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = _open(content)
+        turned = _orientation(image) >= 5
+    return image.size[::-1] if turned else image.size
 
 
 def _drafted(image: Image.Image, short: int | None) -> Image.Image:

@@ -11,10 +11,13 @@ qdrant       a shared store: Qdrant
 index        an index that is opened to search for vectors
 query        searches an index for images
 candidates   the nearest vectors of every vector, in bounded memory
-duplicates   groups of images that are near each other
-page         results as one HTML file with thumbnails
+local_features, comparison, relations  two images: aligned, compared by their pixels, and what one is to the other
+verification many pairs, each once, in worker processes
+duplicates, keeping  groups of verified copies, and which file of a group to keep
+listing, duplicates_page, page  results as CSV, JSON, lines, or one HTML file with thumbnails
+actions      copies moved away or replaced by links, logged and taken back
 
 It may touch engine, measuring (networks of packages), models and data; commands and the laboratory use it.
 """
 
-DEFAULT_MODEL = "efficientnet_lite0/gap"  # the best of Table 3 for its length: docs/search.md
+DEFAULT_MODEL = "efficientnet_lite0/symmetric"  # finds copies in any pose: docs/duplicates.md

@@ -4,6 +4,7 @@ A descriptor is a network up to a layer, a pool that makes vectors of its featur
 value and unit length. `create_descriptor` makes one by name, `open_descriptor` gives it trained weights:
 
 - "alexnet/gap": a backbone and one of the pools that it has.
+- "efficientnet_lite0/symmetric": the average of the whole image, the same in the eight symmetries of a square.
 - "alexnet/ranked:quantiles=16": a backbone and a layer of the family by name (`create_layer`).
 - "alexnet@conv1+conv3+conv5/gap": inner layers of a backbone, each pooled, and their vectors joined (`PooledLayers`).
 - "torchvision:resnet18" or "timm:resnet18", only with trained weights: the input of the last fully connected layer.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,25 +35,40 @@ from patchreorder.models.inserted_layer import inserted_layer
 from patchreorder.models.normalise import Normalise
 from patchreorder.models.pools import POOLS, check_pool_fits, create_pool, flattened
 
+from .images import PREPROCESSING, WHOLE
+
 BATCH = 32  # images in a forward pass
+
+
+SYMMETRIC = "symmetric"
+SYMMETRIC_SIZE = 160  # four of these cost less than twice one pass at 224: docs/duplicates.md
 
 
 class Descriptor(nn.Module):
     """A network that describes images.
 
     Shape:
-        images: (batch, 3, 224, 224) in [0, 1]; to (batch, dimensions), float32, of unit length. An image whose pooled
-        values are all zero has the vector zero.
+        images: (batch, 3, size, size) in [0, 1], size 224 unless `preprocessing` says otherwise; to
+        (batch, dimensions), float32, of unit length. An image whose pooled values are all zero has the vector zero.
 
     Args:
         name: in manifests and tables.
         maps: images to feature maps, or to features.
         pool: feature maps to vectors.
+        preprocessing: how images are shown to it.
     """
 
-    def __init__(self, name: str, maps: nn.Module, pool: nn.Module, *, dimensions: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        maps: nn.Module,
+        pool: nn.Module,
+        *,
+        dimensions: int,
+        preprocessing: Mapping[str, Any] = PREPROCESSING,
+    ) -> None:
         super().__init__()
-        self.name, self.dimensions = name, dimensions
+        self.name, self.dimensions, self.preprocessing = name, dimensions, dict(preprocessing)
         self.maps, self.pool = maps, pool
 
     def forward(self, images: Tensor) -> Tensor:
@@ -64,11 +81,49 @@ class Descriptor(nn.Module):
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy the backbone's weights from a dict that holds them all by name; raises ValueError before any copy."""
-        backbone = self.maps.model if isinstance(self.maps, PooledLayers) else self.maps
+        backbone = self.maps.model if isinstance(self.maps, PooledLayers | SymmetricAverage) else self.maps
         load_backbone(self.name, backbone, tensors)
 
     def extra_repr(self) -> str:
         return f"name={self.name!r}, dimensions={self.dimensions}"
+
+
+class SymmetricAverage(nn.Module):
+    """The average feature of an image over all places, the same in the eight symmetries of a square.
+
+    The image is mirrored if its handedness says so, then averaged over its four quarter rotations: half the work of
+    eight symmetries, since features of a mirrored image hardly differ.
+
+    Shape:
+        images: (batch, 3, size, size) to (batch, channels, 1, 1).
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        images = torch.where((handedness(images) < 0).view(-1, 1, 1, 1), images.flip(3), images)
+        shown = [images.rot90(quarter, (2, 3)).contiguous() for quarter in range(4)]
+        means = torch.stack([self.model(pose).mean((2, 3), keepdim=True) for pose in shown])
+        return means.sort(0).values.mean(0)  # sorted, so that every rotation gives the same sum
+
+
+def handedness(images: Tensor) -> Tensor:
+    """A number for each image that quarter rotations keep and a mirror turns to its negative.
+
+    Shape:
+        images: (batch, 3, size, size) to (batch,).
+    """
+    small = F.adaptive_avg_pool2d(images.double().mean(1, keepdim=True), 8)
+    small = small - small.mean((2, 3), keepdim=True)
+    pattern = torch.cos(torch.arange(64, dtype=torch.float64, device=images.device) ** 2).view(8, 8)  # no symmetry
+
+    def cubes(shown: Tensor) -> Tensor:
+        turned = [(shown.rot90(quarter, (2, 3)) * pattern).sum((1, 2, 3)) ** 3 for quarter in range(4)]
+        return torch.stack(turned).sort(0).values.sum(0)
+
+    return cubes(small) - cubes(small.flip(3))
 
 
 # The pools of each backbone. AlexNet's flatten, pr... and ranked are those of Table 3, with its last pool, a MaxPool2d.
@@ -87,7 +142,7 @@ BACKBONE_POOLS: Mapping[str, Mapping[str, Callable[[], nn.Module]]] = {
         if backbone != "alexnet"
     },
 }
-DESCRIPTORS = tuple(f"{backbone}/{pool}" for backbone, pools in BACKBONE_POOLS.items() for pool in pools)
+DESCRIPTORS = tuple(f"{backbone}/{pool}" for backbone, pools in BACKBONE_POOLS.items() for pool in (*pools, SYMMETRIC))
 
 
 def backbone_of(name: str) -> str:
@@ -140,6 +195,14 @@ def create_descriptor(name: str) -> Descriptor:
             "ranked:quantiles=16, reorder:grid=2 or align, or a pool of several layers, such as "
             f"alexnet@conv1+conv3+conv5/gap, or {others} with trained weights, of several layers @LAYER+LAYER/POOL"
         )
+    if name in DESCRIPTORS and pool == SYMMETRIC:
+        return Descriptor(
+            name,
+            SymmetricAverage(BACKBONES[kind].create()),
+            nn.Flatten(),
+            dimensions=BACKBONES[kind].channels,
+            preprocessing={"size": SYMMETRIC_SIZE, "view": WHOLE},
+        ).eval()
     if at:
         model, modules = truncated(kind, _layer_names(layers))
         return layer_descriptor(name, PooledLayers(model, modules, pool=pool))

@@ -1,96 +1,221 @@
-"""Groups of images that are near each other: the same thing, perhaps rotated, shifted or from another side."""
+"""Copies in an index: candidates by descriptor and by hash, each pair verified, in groups with one file to keep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+from pathlib import Path
 
 from patchreorder.engine.progress import SILENT, Screen
 
-from .index import Hit, Index
-from .stores import Vectors
+from .candidates import index_candidates
+from .images import ImageFile
+from .index import Index
+from .keeping import KeepRule, Place
+from .relations import COPY, IDENTICAL, SIMILAR, WHOLE, Relation
+from .verification import Pair, verify_pairs
 
-RELATIVE = 0.5  # of the median distance of two images; docs/search.md says how it was chosen
-SAMPLED = 2000  # pairs for the median
-NEIGHBOURS = 16  # candidates for each image from a graph or a server
-
-
-def median_distance(index: Index) -> float:
-    """The median distance of random pairs of images, the same pairs in every call; 0 for fewer than two images."""
-    slots = index.alive.nonzero()[0]
-    if len(slots) < 2:
-        return 0.0
-    random = np.random.Generator(np.random.Philox(0))
-    first = random.integers(0, len(slots), SAMPLED)
-    second = (first + random.integers(1, len(slots), SAMPLED)) % len(slots)  # never the same one
-    difference = index.vectors.take(slots[first]).double() - index.vectors.take(slots[second]).double()
-    return float(difference.square().sum(1).sqrt().median())
+NEIGHBOURS = 16  # candidates of each image
+SAME_HASH = 12  # images of one perceptual hash that are all compared with each other
 
 
-def find_groups(index: Index, *, threshold: float, screen: Screen = SILENT) -> list[list[Hit]]:
-    """Images that are connected by pairs at most `threshold` apart, the largest group first.
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A file of a group.
 
-    The images of a group are sorted by name, each with the distance of the nearest other one. Every pair is compared if
-    the index has no graph and no other store. Else each image is compared with the candidates of that store.
+    Args:
+        file: as the index knows it.
+        path: of it.
+        keep: whether to keep it; all files of a reference folder are.
+        relation: what it is to the file `of`; None for the file that is kept.
+        of: the file that is kept, or where these two could not be compared, another one of the group.
+        words: the relation in plain words.
+        why: why it is kept; "" if it is not.
     """
-    if not threshold >= 0:
-        raise ValueError(f"threshold ({threshold}) must be a distance, 0 or more")
-    slots = index.alive.nonzero()[0]
-    parent = np.arange(len(index.vectors))
-    nearest = np.full(len(index.vectors), np.inf)
 
-    def head(slot: int) -> int:
-        while parent[slot] != slot:
-            parent[slot] = slot = parent[parent[slot]]
-        return slot
-
-    pairs = _all_pairs if isinstance(index.store, Vectors) else _candidate_pairs
-    more = screen.count("comparing", len(slots))
-    for first, seconds, distances in pairs(index, threshold):
-        if len(seconds):
-            nearest[first] = min(nearest[first], distances.min())
-            nearest[seconds] = np.minimum(nearest[seconds], distances)
-            for second in seconds.tolist():
-                parent[head(second)] = head(first)
-        more(1)
-    groups: dict[int, list[Hit]] = {}
-    for slot in slots.tolist():
-        names = index.names_of(slot)
-        distance = 0.0 if len(names) > 1 else float(nearest[slot])
-        groups.setdefault(head(slot), []).extend(Hit(distance, name) for name in names)
-    found = [sorted(group, key=lambda hit: hit.name) for group in groups.values() if len(group) > 1]
-    return sorted(found, key=lambda group: (-len(group), group[0].name))
+    file: ImageFile
+    path: Path
+    keep: bool
+    relation: Relation | None = None
+    of: str = ""
+    words: str = "kept"
+    why: str = ""
 
 
-def _all_pairs(index: Index, threshold: float) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Each slot, the later slots within the threshold, and their distances."""
-    vectors = index.vectors
-    begins, blocks = vectors.ends[:-1], vectors.blocks
-    for first, (begin, block) in enumerate(zip(begins, blocks, strict=True)):
-        slack = vectors.slack(block)
-        near: list[list[int]] = [[] for _ in block]
-        for second in range(first, len(blocks)):
-            squares = vectors.squares[first][:, None] + vectors.squares[second] - 2 * (block @ blocks[second].T)
-            for row, column in (squares <= threshold**2 + slack).nonzero().tolist():
-                near[row].append(int(begins[second]) + column)
-        for row in range(len(block)):
-            slot = int(begin + row)
-            if index.alive[slot]:
-                others = np.array(near[row], dtype=np.int64)
-                yield slot, *_within(index, slot, others[others > slot], threshold)
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What `find_duplicates` found: groups of copies, and pairs that only look alike, the most alike first."""
+
+    groups: list[list[Member]]
+    similar: list[tuple[Relation, str, str]] = field(default_factory=list)
+    compared: int = 0  # pairs
 
 
-def _candidate_pairs(index: Index, threshold: float) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Each slot, the candidates of the store within the threshold, and their distances."""
-    slots = index.alive.nonzero()[0]
-    for part in np.array_split(slots, max(1, len(slots) // 256)):
-        queries = index.vectors.take(part)
-        for slot, near in zip(part.tolist(), index.store.candidates(queries, NEIGHBOURS, index.alive), strict=True):
-            yield slot, *_within(index, slot, near[near != slot], threshold)
+def find_duplicates(
+    index: Index,
+    *,
+    keep: KeepRule | None = None,
+    k: int = NEIGHBOURS,
+    similar: bool = False,
+    workers: int = 0,
+    screen: Screen = SILENT,
+) -> Found:
+    """Groups of files that are verified copies of each other, the largest first.
+
+    Args:
+        keep: decides which file of a group is kept.
+        k: candidates of each image.
+        similar: also list pairs that are no copies: other shots of a scene, and what only looks alike.
+
+    Raises:
+        ImportError: OpenCV is not installed.
+    """
+    keep = keep or KeepRule()
+    files = [file for file, slot in zip(index.manifest.files, index.manifest.slots, strict=True) if slot >= 0]
+    by_digest: dict[str, list[ImageFile]] = defaultdict(list)
+    for file in files:
+        by_digest[file.digest].append(file)
+    names = {digest: own[0].name for digest, own in by_digest.items()}
+
+    def verified(pairs: Iterable[Pair]) -> dict[Pair, Relation]:
+        return verify_pairs(pairs, root=index.root, names=names, folder=index.folder, workers=workers, screen=screen)
+
+    pairs = list(_candidates(index, by_digest, k, screen))
+    relations = verified(pairs)
+    groups = [group for group in _groups(by_digest, relations) if len(group) > 1 or len(by_digest[group[0]]) > 1]
+    kept = [_kept(index, group, by_digest, relations, keep) for group in groups]
+    # What every file is to the one that is kept, where that was no candidate.
+    wanted = [_pair(own.digest, digest) for group, (own, _) in zip(groups, kept, strict=True) for digest in group]
+    relations |= verified(pair for pair in wanted if pair[0] != pair[1] and pair not in relations)
+    found = [
+        _members(index, group, by_digest, relations, own, why, keep)
+        for group, (own, why) in zip(groups, kept, strict=True)
+    ]
+    found.sort(key=lambda members: (-len(members), members[0].file.name))
+    others: list[tuple[Relation, str, str]] = []
+    if similar:
+        others = [
+            (relation, names[first], names[second])
+            for (first, second), relation in relations.items()
+            if not relation.is_copy
+        ]
+        others.sort(key=lambda item: (item[0].kind == SIMILAR, -item[0].features, -item[0].median, item[1:]))
+    return Found(groups=found, similar=others, compared=len(pairs))
 
 
-def _within(index: Index, slot: int, near: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
-    near = near[index.alive[near]]
-    distances = index.vectors.distances(index.vectors.take(np.array([slot]))[0], near)
-    return near[distances <= threshold], distances[distances <= threshold]
+def _pair(one: str, other: str) -> Pair:
+    return (one, other) if one < other else (other, one)
+
+
+def _candidates(index: Index, by_digest: dict[str, list[ImageFile]], k: int, screen: Screen) -> Iterator[Pair]:
+    """Pairs of digests: near descriptors, and equal perceptual hashes; those of one image follow each other."""
+    looks: dict[str, list[str]] = defaultdict(list)
+    for digest, own in by_digest.items():
+        if own[0].look:
+            looks[own[0].look].append(digest)
+    for digests in looks.values():
+        for one, other in combinations(digests, 2) if len(digests) <= SAME_HASH else pairwise(digests):
+            yield _pair(one, other)
+    digest_of = {slot: file.digest for file, slot in zip(index.manifest.files, index.manifest.slots, strict=True)}
+    found = index_candidates(index, k=k, screen=screen)
+    for slot, near in enumerate(found.slots.tolist()):
+        for other in near:
+            if slot in digest_of and other in digest_of and slot != other:
+                yield _pair(digest_of[slot], digest_of[other])
+
+
+def _groups(by_digest: dict[str, list[ImageFile]], relations: dict[Pair, Relation]) -> list[list[str]]:
+    """Digests that verified copies connect."""
+    parent = {digest: digest for digest in by_digest}
+
+    def head(digest: str) -> str:
+        while parent[digest] != digest:
+            parent[digest] = digest = parent[parent[digest]]
+        return digest
+
+    for (one, other), relation in relations.items():
+        if relation.is_copy:
+            parent[head(other)] = head(one)
+    groups: dict[str, list[str]] = defaultdict(list)
+    for digest in by_digest:
+        groups[head(digest)].append(digest)
+    return list(groups.values())
+
+
+def _kept(
+    index: Index,
+    group: Sequence[str],
+    by_digest: dict[str, list[ImageFile]],
+    relations: dict[Pair, Relation],
+    rule: KeepRule,
+) -> tuple[ImageFile, str]:
+    """The file of a group to keep, and why."""
+    inside = dict.fromkeys(group, 1.0)  # the part of each frame that is no border
+    for one, other in combinations(group, 2):
+        relation = relations.get(_pair(one, other))
+        if relation is None or not relation.is_copy:
+            continue
+        first, second = _pair(one, other)
+        if relation.bordered[0] and relation.second < WHOLE:
+            inside[second] = min(inside[second], relation.second)
+        if relation.bordered[1] and relation.first < WHOLE:
+            inside[first] = min(inside[first], relation.first)
+    places = [Place.of(file, index.root, inside[digest]) for digest in group for file in by_digest[digest]]
+    chosen, why = rule.choose(places, folders=[index.root / folder for folder in index.manifest.folders])
+    return chosen.file, why
+
+
+def _members(
+    index: Index,
+    group: Sequence[str],
+    by_digest: dict[str, list[ImageFile]],
+    relations: dict[Pair, Relation],
+    kept: ImageFile,
+    why: str,
+    rule: KeepRule,
+) -> list[Member]:
+    """The members of a group, the kept one first, then by name."""
+    files = sorted(file for digest in group for file in by_digest[digest])
+    members = [Member(file=kept, path=index.root / kept.name, keep=True, why=why)]
+    for file in files:
+        if file.name == kept.name:
+            continue
+        of, relation = kept, Relation(kind=IDENTICAL)
+        if file.digest != kept.digest:
+            of, relation = _nearest(file, kept, group, by_digest, relations)
+        words = relation.words(*(((of.width, of.height), (file.width, file.height)) if of.width and file.width else ()))
+        if of is not kept:
+            words = f"{words} (of {of.name})"
+        path = index.root / file.name
+        reference = rule.is_reference(path)
+        members.append(
+            Member(
+                file=file,
+                path=path,
+                keep=reference,
+                relation=relation,
+                of=of.name,
+                words=words,
+                why="in a reference folder" if reference else "",
+            )
+        )
+    return members
+
+
+def _nearest(
+    file: ImageFile,
+    kept: ImageFile,
+    group: Sequence[str],
+    by_digest: dict[str, list[ImageFile]],
+    relations: dict[Pair, Relation],
+) -> tuple[ImageFile, Relation]:
+    """What a file is to the one that is kept, or to the first of the group that it is a verified copy of."""
+    for digest in (kept.digest, *group):
+        pair = _pair(digest, file.digest)
+        relation = relations.get(pair)
+        if digest != file.digest and relation is not None and relation.is_copy:
+            of = kept if digest == kept.digest else by_digest[digest][0]
+            return of, relation if pair[0] == digest else relation.reversed()
+    return kept, Relation(kind=COPY)

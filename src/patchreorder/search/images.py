@@ -5,24 +5,28 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from patchreorder.data.folders import ENDINGS
-from patchreorder.data.images import BadImage, decode
+from patchreorder.data.images import decode, upright_size
 from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.data.views import centre_crop
 from patchreorder.models.backbones import SIZE
 from patchreorder.untrusted import clean
 
 SHORT = 256  # pixels of the short side, before the centre is cropped
+WHOLE = "whole"  # the view of the whole image, scaled to a square
 PREPROCESSING = {"size": SIZE, "short": SHORT, "view": "Ori"}
+COEFFICIENTS = 6  # a side of the block of the cosine transform whose signs are the perceptual hash
 FRESH = 2_000_000_000  # nanoseconds in which a file may change again and keep its modification time
 LARGEST = 1_000_000_000  # bytes of an image file
 UNKNOWN = -1
@@ -31,31 +35,40 @@ _DOTTED = tuple(f".{ending}" for ending in ENDINGS)
 
 
 class ImageFile(NamedTuple):
-    """An image file: its path in the folder, how a change is noticed, and why it has no vector."""
+    """An image file: its path in the folder, how a change is noticed, why it has no vector, and what is in it."""
 
     name: str
     size: int
     mtime: int  # nanoseconds; UNKNOWN if only the content shows a change
     digest: str  # of the content
     reason: str = ""
+    width: int = 0  # upright; 0 in an index of an older version
+    height: int = 0
+    look: str = ""  # the perceptual hash
 
     @property
     def stat(self) -> Stat:
         return self[:3]
 
 
-def scan(root: Path, *, leave: Path | None = None) -> tuple[list[Stat], list[str]]:
+def scan(root: Path, *, folders: Sequence[str] = ("",), leave: Path | None = None) -> tuple[list[Stat], list[str]]:
     """Name, size and modification time of all images in a folder and its subfolders, by name; and all other files.
 
     Links are followed, but no folder is read twice, and `leave` is left out. What is deleted meanwhile is not there.
     Raises OSError if a folder cannot be read: its images must not pass for removed ones.
+
+    Args:
+        root: names are relative to it.
+        folders: those within it that are read.
+        leave: a folder to leave out.
     """
-    if not root.is_dir():
-        raise ValueError(f"{clean(str(root))} is not a folder")
+    for folder in folders:
+        if not (root / folder).is_dir():
+            raise ValueError(f"{clean(str(root / folder))} is not a folder")
     found: list[Stat] = []
     ignored: list[str] = []
     seen = {os.path.realpath(leave)} if leave else set()
-    waiting = [""]
+    waiting = [f"{folder}/" if folder else "" for folder in reversed(folders)]
     while waiting:
         folder = waiting.pop()
         if (real := os.path.realpath(root / folder)) in seen:
@@ -64,7 +77,7 @@ def scan(root: Path, *, leave: Path | None = None) -> tuple[list[Stat], list[str
         try:
             entries = os.scandir(root / folder)
         except FileNotFoundError:
-            if folder:
+            if folder.rstrip("/") not in folders:
                 continue  # deleted since it was listed
             raise
         with entries:
@@ -109,12 +122,20 @@ class Reader:
     """Reads files of a folder; it is sent to worker processes.
 
     Shape:
-        Returns the files and (readable * poses, 3, SIZE, SIZE), uint8: all poses of the first readable file, then
+        Returns the files and (readable * poses, 3, size, size), uint8: all poses of the first readable file, then
         those of the next.
+
+    Args:
+        root: the folder.
+        preprocessing: of the descriptor.
+        poses: of each image; the whole view has only the upright one.
+        box: left, top, width and height of the part to read, in pixels of the upright image; None for all of it.
     """
 
     root: Path
+    preprocessing: Mapping[str, Any] = field(default_factory=lambda: PREPROCESSING)
     poses: tuple[Pose, ...] = (UPRIGHT,)
+    box: tuple[int, int, int, int] | None = None
 
     def __call__(self, names: Sequence[str]) -> tuple[list[ImageFile], Tensor]:
         files, images = [], []
@@ -123,7 +144,8 @@ class Reader:
             files.append(file)
             images += shown
         if not images:
-            return files, torch.empty(0, 3, SIZE, SIZE, dtype=torch.uint8)
+            size = self.preprocessing["size"]
+            return files, torch.empty(0, 3, size, size, dtype=torch.uint8)
         return files, torch.stack(images).permute(0, 3, 1, 2)
 
     def _read(self, name: str) -> tuple[ImageFile, list[Tensor]]:
@@ -138,9 +160,46 @@ class Reader:
             reason = f"{clean(name)} has {size / 1e9:.1f} GB: no image file is larger than {LARGEST / 1e9:.1f} GB"
             return ImageFile(name, stat.st_size, mtime, "", reason), []
         digest = blake2b(content, digest_size=16).hexdigest()
+        whole, size = self.preprocessing["view"] == WHOLE, self.preprocessing["size"]
+        short = 2 * size if whole and not self.box else None  # a large JPEG is then decoded at a part of its size
         try:
-            image = decode(content, name=clean(name))
-        except BadImage as error:
+            image = decode(content, name=clean(name), short=short)
+            width, height = upright_size(content)
+            if self.box:
+                image = part_of(image, self.box)
+        except ValueError as error:
             return ImageFile(name, stat.st_size, mtime, digest, clean(str(error))), []
-        shown = [centre_crop(image, pose=pose, size=SIZE, short=SHORT) for pose in self.poses]
-        return ImageFile(name, stat.st_size, mtime, digest), shown
+        file = ImageFile(name, stat.st_size, mtime, digest, "", width, height, perceptual_hash(image))
+        if whole:
+            return file, [torch.from_numpy(np.array(image.resize((size, size), Image.Resampling.BOX, reducing_gap=2)))]
+        return file, [centre_crop(image, pose=pose, size=size, short=SHORT) for pose in self.poses]
+
+
+def part_of(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+    """The part of an image at (left, top, width, height).
+
+    Raises:
+        ValueError: it does not lie in the image.
+    """
+    left, top, width, height = box
+    if min(left, top) < 0 or min(width, height) < 1 or left + width > image.width or top + height > image.height:
+        raise ValueError(f"crop ({left},{top},{width},{height}) must lie in the image, {image.width}x{image.height}")
+    return image.crop((left, top, left + width, top + height))
+
+
+_COSINES = np.cos(np.pi / 32 * (np.arange(32) + 0.5) * np.arange(COEFFICIENTS)[:, None])
+
+
+def perceptual_hash(image: Image.Image) -> str:
+    """Hexadecimal digits that stay the same for a re-encoded or resized image, and in the eight symmetries of a square.
+
+    The signs of the lowest frequencies of the cosine transform. A mirror changes the signs of its odd ones, a quarter
+    rotation also swaps rows and columns: of these eight patterns the smallest is taken.
+    """
+    grey = np.asarray(image.resize((32, 32), Image.Resampling.BOX, reducing_gap=2).convert("L"), np.float64)
+    waves = _COSINES @ (grey - grey.mean()) @ _COSINES.T
+    odd = np.where(np.arange(COEFFICIENTS) % 2, -1, 1)
+    signs = (np.ones(COEFFICIENTS), odd)
+    poses = [own * rows[:, None] * columns for own in (waves, waves.T) for rows in signs for columns in signs]
+    bits = [np.packbits((pose > 1e-6).ravel()[1:]).tobytes() for pose in poses]
+    return min(bits).hex()

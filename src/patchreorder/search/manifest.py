@@ -23,6 +23,7 @@ from torch import Tensor
 from patchreorder.files import write_whole
 from patchreorder.untrusted import clean
 
+from .descriptors import fingerprint
 from .images import PREPROCESSING, ImageFile
 
 FORMAT = 1
@@ -45,6 +46,12 @@ class Maker(NamedTuple):
     dimensions: int
     preprocessing: dict[str, Any] = PREPROCESSING
 
+    @classmethod
+    def of(cls, model: Any) -> Maker:
+        """The maker of a descriptor's vectors."""
+        shown = getattr(model, "preprocessing", PREPROCESSING)
+        return cls(model.name, fingerprint(model), model.dimensions, dict(shown))
+
     def __str__(self) -> str:
         seen = ", ".join(f"{name} {value}" for name, value in self.preprocessing.items())
         return f"{clean(self.model)} (weights {clean(self.fingerprint)}, {self.dimensions} dimensions, {seen})"
@@ -65,7 +72,8 @@ class Manifest:
 
     maker: Maker
     root: str
-    identity: str  # of the index in a store that several indexes share
+    folders: list[str] = field(default_factory=lambda: [""])  # those of the root that are read
+    identity: str = ""  # of the index in a store that several indexes share
     weights: str | None = None
     store: str | None = None
     chunks: list[str] = field(default_factory=list)

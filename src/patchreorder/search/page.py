@@ -6,7 +6,7 @@ import base64
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -51,6 +51,11 @@ def need_jinja() -> None:
 
 def write(file: Path, sections: Sequence[Section], *, title: str, about: Sequence[str] = ()) -> None:
     """Write the page, whole or not at all; names and titles are escaped."""
+    render(file, "page.html.j2", sections=sections, title=title, about=about)
+
+
+def render(file: Path, template: str, **values: Any) -> None:
+    """Write a page of a template of this folder, whole or not at all; all values are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -61,8 +66,7 @@ def write(file: Path, sections: Sequence[Section], *, title: str, about: Sequenc
         lstrip_blocks=True,
     )
     environment.filters |= {"clean": clean, "data_uri": data_uri}
-    template = environment.get_template("page.html.j2")
-    text = template.render(sections=sections, title=title, about=about, version=__version__)
+    text = environment.get_template(template).render(version=__version__, **values)
     write_whole(file, text.encode())
 
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -67,7 +68,7 @@ class Part(NamedTuple):
 
 
 def describe_part(
-    folder: Path,
+    folders: Path | Sequence[Path],
     out: Path,
     model: Descriptor,
     *,
@@ -77,19 +78,20 @@ def describe_part(
     batch: int = BATCH,
     screen: Screen = SILENT,
 ) -> Updated:
-    """Describe a part of the images in a folder; what is described already is not described again.
+    """Describe a part of the images in folders; what is described already is not described again.
 
     Args:
-        folder, out, model, workers, batch: as of `update`. All parts need the same `out`: its path names the index in
+        folders, out, model, workers, batch: as of `update`. All parts need the same `out`: its path names the index in
             the store.
         store: the URL of a store, `local` for none; None for that of the last update.
 
     Raises:
         ValueError, ImportError, OSError: as `update`.
     """
-    root, out = folder.resolve(), out.absolute()
-    nothing = empty_manifest(root, out, model)
-    images, ignored = scan(root, leave=out)
+    out = out.absolute()
+    nothing = empty_manifest([folders] if isinstance(folders, Path) else folders, out, model)
+    root = Path(nothing.root)
+    images, ignored = scan(root, folders=nothing.folders, leave=out)
     images = [stat for stat in images if part.holds(stat[0])]
     check_folder(out)
     with contextlib.ExitStack() as stack:
@@ -114,7 +116,7 @@ def describe_part(
         described = {stat for files in held.values() for stat in files}
         same, names = compare([stat for stat in images if stat not in described], chunks, old)
         batches = parallel_map(
-            Reader(root), [names[begin : begin + batch] for begin in range(0, len(names), batch)], workers=workers
+            Reader(root, nothing.maker.preprocessing), [names[begin : begin + batch] for begin in range(0, len(names), batch)], workers=workers
         )
 
         def written(chunk: Chunk) -> None:

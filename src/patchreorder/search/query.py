@@ -11,7 +11,7 @@ from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.untrusted import clean
 
-from .descriptors import BATCH, Descriptor, describe_batch, fault, fingerprint
+from .descriptors import BATCH, Descriptor, describe_batch, fault
 from .images import Reader, scan
 from .index import Hit, Index
 from .manifest import Maker
@@ -52,7 +52,7 @@ def search_images(
     Raises:
         ValueError: it is another descriptor, there is no such image, or the folder holds none.
     """
-    maker, other = index.manifest.maker, Maker(model.name, fingerprint(model), model.dimensions)
+    maker, other = index.manifest.maker, Maker.of(model)
     if maker != other:
         raise ValueError(f"{clean(str(index.folder))} was made with {maker}: it cannot be searched with {other}")
     if image.is_dir():
@@ -66,7 +66,9 @@ def search_images(
     parts = [names[begin : begin + step] for begin in range(0, len(names), step)]
     answers, bad = [], []
     more = screen.count("searching", len(names))
-    for files, images in parallel_map(Reader(root, tried), parts, workers=workers if len(parts) > 1 else 0):
+    for files, images in parallel_map(
+        Reader(root, other.preprocessing, tried), parts, workers=workers if len(parts) > 1 else 0
+    ):
         vectors = iter(describe_batch(model, images).split(len(tried)))
         for file in files:
             if file.reason:

@@ -23,8 +23,8 @@ from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.files import sync_folder, try_lock
 from patchreorder.untrusted import clean
 
-from .descriptors import BATCH, Descriptor, describe_batch, fault, fingerprint
-from .images import ImageFile, Reader, Stat, scan
+from .descriptors import BATCH, Descriptor, describe_batch, fault
+from .images import ImageFile, Reader, Stat, common_root, scan
 from .manifest import MANIFEST, Chunk, Damaged, Maker, Manifest, checksum, left_over, read_chunk, verify, write_chunk
 from .stores import Files, SharedStore, Vectors, build_graph, need_faiss, open_store, without_password
 
@@ -50,7 +50,7 @@ class Updated:
 
 
 def update(
-    folder: Path,
+    folders: Path | Sequence[Path],
     out: Path,
     model: Descriptor,
     *,
@@ -60,10 +60,10 @@ def update(
     batch: int = BATCH,
     screen: Screen = SILENT,
 ) -> Updated:
-    """Make an index of the images in a folder and its subfolders, or update it.
+    """Make an index of the images in folders and their subfolders, or update it.
 
     Args:
-        folder: of the images; they are only read.
+        folders: of the images, one or several; they are only read.
         out: the folder of the index.
         model: describes the images, `batch` at a time; `workers` processes decode them.
         weights: the file of its weights; the manifest holds it for later searches.
@@ -75,17 +75,12 @@ def update(
             descriptor; another process updates it.
         ImportError: the store, or the number of images, needs a package that is not installed.
     """
-    root, out = folder.resolve(), out.absolute()
-    nothing = empty_manifest(root, out, model)
-    maker = nothing.maker
-    images, ignored = scan(root, leave=out)
-    if not images:
-        if held := sum(slot >= 0 for slot in old_manifest(out, nothing, SILENT).slots):
-            raise ValueError(
-                f"{clean(str(folder))} holds no images any more, the index {held}: is its disk mounted? If they are "
-                f"deleted for good, delete {clean(str(out))}"
-            )
-        raise ValueError(f"{clean(str(folder))} and its subfolders hold no images")
+    given = [folders] if isinstance(folders, Path) else list(folders)
+    out = out.absolute()
+    nothing = empty_manifest(given, out, model)
+    root, maker = Path(nothing.root), nothing.maker
+    images, ignored = scan(root, folders=nothing.folders, leave=out)
+    _check_not_empty(images, out, nothing)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, _lock(out))
         before = {path.name for path in left_over(out, None)}
@@ -109,7 +104,7 @@ def update(
                 _gather(remote, out, maker, chunks, screen)
         same, names = compare(images, chunks, old)
         parts = [names[begin : begin + batch] for begin in range(0, len(names), batch)]
-        batches = parallel_map(Reader(root), parts, workers=workers)
+        batches = parallel_map(Reader(root, maker.preprocessing), parts, workers=workers)
         others, new = describe(batches, out, model, maker, chunks, screen.count("describing", len(names)))
         files = sorted([*same, *others])
         before |= {chunk.name for chunk in chunks}
@@ -135,11 +130,31 @@ def update(
     )
 
 
-def empty_manifest(root: Path, out: Path, model: Descriptor) -> Manifest:
+def empty_manifest(folders: Sequence[Path], out: Path, model: Descriptor) -> Manifest:
     """The manifest of a new index. Its identity in a store is that of its descriptor and its path."""
-    maker = Maker(model.name, fingerprint(model), model.dimensions)
+    maker = Maker.of(model)
     identity = blake2b(os.fsencode(f"{maker}{out}"), digest_size=16).hexdigest()
-    return Manifest(maker=maker, root=str(root), identity=identity)
+    root, within = common_root(folders)
+    return Manifest(maker=maker, root=str(root), folders=within, identity=identity)
+
+
+def _check_not_empty(images: Sequence[Stat], out: Path, nothing: Manifest) -> None:
+    """Raise if a folder holds no image: its disk may be missing."""
+    for name in nothing.folders:
+        start = f"{name}/" if name else ""
+        if any(stat[0].startswith(start) for stat in images):
+            continue
+        shown = clean(str(Path(nothing.root, name)))
+        old = old_manifest(out, nothing, SILENT)
+        ours = os.path.relpath(Path(nothing.root, name), old.root)
+        start = "" if ours == "." else f"{ours}/"
+        held = [file for file in old.files if not file.reason and file.name.startswith(start)]
+        if held:
+            raise ValueError(
+                f"{shown} holds no images any more, the index {len(held)}: is its disk mounted? If they are "
+                f"deleted for good, delete {clean(str(out))}"
+            )
+        raise ValueError(f"{shown} and its subfolders hold no images")
 
 
 def check_folder(out: Path) -> None:
@@ -185,11 +200,13 @@ def old_manifest(out: Path, nothing: Manifest, screen: Screen) -> Manifest:
     shown = clean(str(out))
     if old.maker != nothing.maker:
         raise ValueError(f"{shown} was made with {old.maker}, not with {nothing.maker}: name another --out for that")
-    if old.root != nothing.root and Path(old.root).is_dir():
-        raise ValueError(
-            f"{shown} is an index of {clean(old.root)}, which still exists, not of {clean(nothing.root)}: "
-            "name another --out for that"
-        )
+    now = [Path(nothing.root, folder) for folder in nothing.folders]
+    for folder in (Path(old.root, name) for name in old.folders):
+        if folder.is_dir() and not any(folder.is_relative_to(other) for other in now):
+            raise ValueError(
+                f"{shown} is an index of {clean(str(folder))}, which still exists, not of "
+                f"{clean(', '.join(map(str, now)))}: name that folder too, or another --out"
+            )
     return old
 
 

@@ -1,0 +1,211 @@
+"""The pixels of two images after alignment: is one a copy of the other, or another photograph of the same thing?
+
+Matching features prove little: two shots of one face, or two motorcycles of one model, have a hundred. So the images
+are laid over each other and compared window by window, by the correlation of their grey values. A change of light or
+colour keeps the correlation near 1 everywhere; another shot has parallax, another expression, other reflections.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .local_features import Picture, inverse, mapped, need_opencv, plausible
+
+WINDOWS = 20  # windows along a side of the overlap
+AGREE = 0.7  # the correlation of a window that agrees
+NOISE = 2.0  # grey levels: a deviation below it is no texture
+TEXTURE = 0.06  # variance of a window, relative to the mean of all, to count
+HOPELESS = 0.5  # the median correlation below which an alignment is no copy's, and is not refined
+ITERATIONS = 15  # of the refinement
+DRIFT = 12.0  # pixels that the refinement may move a corner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two images laid over each other.
+
+    Args:
+        matrix: the map (2, 3) from the pixels of the first to those of the second, refined.
+        first, second: the share of each frame that lies in the other one.
+        agree: the share of the windows with texture that agree.
+        median, low: correlation of these windows: the median, and the lowest tenth.
+        texture: the share of the overlap that has texture.
+        side: of the overlap, in pixels: the square root of its area.
+        rest: the lowest tenth of the correlation where no window near disagrees.
+        overlay: how far the windows that disagree look as if something was laid over one image: 0 to 1.
+        level: mean difference of grey values, of 255.
+        hue: mean difference of colour without brightness, of 255.
+        flat: the share of the overlap without any gradient, in the image that has more of it: large in screenshots.
+    """
+
+    matrix: np.ndarray
+    first: float
+    second: float
+    agree: float = 0.0
+    median: float = 0.0
+    low: float = 0.0
+    rest: float = 0.0
+    texture: float = 0.0
+    side: float = 0.0
+    overlay: float = 0.0
+    level: float = 255.0
+    hue: float = 255.0
+    flat: float = 0.0
+
+
+def compare(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison:
+    """Compare the pixels of two images that a map lays over each other; it is refined where they disagree."""
+    found = _compared(first, second, matrix)
+    if found.median > HOPELESS and (found.median < 0.97 or found.agree < 0.97):
+        refined = _refined(first, second, matrix)
+        if refined is not None:
+            better = _compared(first, second, refined)
+            if (better.agree, better.median) > (found.agree, found.median):
+                return better
+    return found
+
+
+def _layers(first: Picture, second: Picture, matrix: np.ndarray) -> tuple[Picture, Picture, np.ndarray, np.ndarray]:
+    """The picture with less detail, the other one, the map from the other to it, and the other's blurred pixels."""
+    cv2 = need_opencv()
+    scale = float(np.sqrt(abs(np.linalg.det(matrix[:, :2]))))
+    coarse, fine, warp = (first, second, inverse(matrix)) if scale >= 1 else (second, first, matrix)
+    scale = min(scale, 1 / scale)
+    pixels = fine.pixels
+    if scale < 0.95:
+        pixels = cv2.GaussianBlur(pixels, (0, 0), 0.5 * float(np.sqrt(1 / scale**2 - 1)))
+    return coarse, fine, warp, pixels
+
+
+def _refined(first: Picture, second: Picture, matrix: np.ndarray) -> np.ndarray | None:
+    """The map after maximising the correlation of the whole images; None if that fails."""
+    cv2 = need_opencv()
+    coarse, fine, warp, pixels = _layers(first, second, matrix)
+    grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
+    stop = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, ITERATIONS, 1e-4)
+    start = inverse(warp).astype(np.float32)
+    try:
+        _, found = cv2.findTransformECC(coarse.grey, grey, start, cv2.MOTION_AFFINE, stop, None, 3)
+    except cv2.error:  # it does not converge
+        return None
+    if not np.isfinite(found).all() or not plausible(found):
+        return None
+    warp = inverse(found.astype(np.float64))
+    width, height = fine.shape
+    corners = np.array([[0, 0], [width, 0], [0, height], [width, height]], np.float64)
+    old = inverse(start.astype(np.float64))
+    if np.abs(mapped(warp, corners) - mapped(old, corners)).max() > DRIFT:
+        return None
+    return inverse(warp) if coarse is first else warp
+
+
+def _compared(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison:
+    cv2 = need_opencv()
+    coarse, fine, warp, pixels = _layers(first, second, matrix)
+    size = coarse.shape
+    covered = cv2.warpAffine(np.full(fine.grey.shape, 255, np.uint8), warp, size, flags=cv2.INTER_NEAREST) > 0
+    share = float(covered.mean())
+    back = share * size[0] * size[1] / (fine.grey.size * abs(float(np.linalg.det(warp[:, :2]))))
+    shares = (share, min(back, 1.0)) if coarse is first else (min(back, 1.0), share)
+    mask = cv2.erode(covered.astype(np.uint8), np.ones((5, 5), np.uint8), borderType=cv2.BORDER_REPLICATE) > 0
+    nothing = Comparison(matrix=matrix, first=shares[0], second=shares[1])
+    if mask.sum() < 300:
+        return nothing
+    laid = cv2.warpAffine(pixels, warp, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    return _judged(nothing, coarse.pixels, laid, mask)
+
+
+def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndarray) -> Comparison:
+    """The comparison of two layers (height, width, 3), uint8, within a mask."""
+    cv2 = need_opencv()
+    x, y = (_smooth_grey(layer) for layer in (one, other))
+    to_y, to_x = _tones(x, y, mask), _tones(y, x, mask)
+    # Where light was cut off at white or black nothing is left to compare.
+    cut = ((to_y > 249) & (y > 249)) | ((to_y < 6) & (y < 6)) | ((to_x > 249) & (x > 249)) | ((to_x < 6) & (x < 6))
+    side = float(np.sqrt(mask.sum()))
+    window = max(7, round(side / WINDOWS) | 1)
+    usable = mask & ~cut
+    weight = usable.astype(np.float32)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return cv2.blur(values * weight, (window, window), borderType=cv2.BORDER_REFLECT) / np.maximum(part, 1e-3)
+
+    part = cv2.blur(weight, (window, window), borderType=cv2.BORDER_REFLECT)
+    middle_x, middle_y = mean(x), mean(y)
+    own, others = np.maximum(mean(x * x) - middle_x**2, 0), np.maximum(mean(y * y) - middle_y**2, 0)
+    floor = NOISE**2 / 4
+    correlation = (mean(x * y) - middle_x * middle_y) / np.sqrt((own + floor) * (others + floor))
+    inside = usable & (part > 0.3)
+    if not inside.any():
+        return found
+    relative = np.maximum(own / max(own[inside].mean(), NOISE**2), others / max(others[inside].mean(), NOISE**2))
+    textured = inside & (relative > TEXTURE) & (np.maximum(own, others) > NOISE**2)
+    bad = textured & (correlation < AGREE)
+    values = correlation[textured]
+    if not len(values) or np.median(values) < HOPELESS:
+        return replace(found, side=side, median=float(np.median(values)) if len(values) else 0.0)
+    near = cv2.dilate(bad.astype(np.uint8), np.ones((window, window), np.uint8)) > 0
+    apart = correlation[textured & ~near]
+    grey_x, grey_y = x[mask], y[mask]
+    colour = (one.astype(np.int16) - other.astype(np.int16))[mask]
+    chroma = colour - colour.mean(1, keepdims=True)
+    return replace(
+        found,
+        agree=float((values > AGREE).mean()),
+        median=float(np.median(values)),
+        low=float(np.quantile(values, 0.1)),
+        rest=float(np.quantile(apart, 0.1)) if len(apart) else 0.0,
+        texture=float(textured.sum() / mask.sum()),
+        side=side,
+        overlay=_overlay(x, y, to_y, bad),
+        level=float(np.abs(grey_x - grey_y).mean()),
+        hue=float(np.abs(chroma).mean()),
+        flat=max(_flat(one, mask), _flat(other, mask)),
+    )
+
+
+def _smooth_grey(layer: np.ndarray) -> np.ndarray:
+    cv2 = need_opencv()
+    return cv2.GaussianBlur(cv2.cvtColor(layer, cv2.COLOR_RGB2GRAY), (0, 0), 1.0).astype(np.float32)
+
+
+def _tones(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """What y is in the mean for pixels of x of the same grey value, for every pixel."""
+    bins = x.astype(np.uint8) >> 2
+    inside = bins[mask]
+    counts = np.bincount(inside, minlength=64)
+    sums = np.bincount(inside, weights=y[mask], minlength=64)
+    known = counts > 0
+    curve = np.interp(np.arange(64), np.flatnonzero(known), sums[known] / counts[known])
+    return curve[bins].astype(np.float32)
+
+
+def _overlay(x: np.ndarray, y: np.ndarray, expected: np.ndarray, bad: np.ndarray) -> float:
+    """How far the difference in the windows that disagree has one sign, or one of the images few grey values there.
+
+    A text or a bar makes an image lighter or darker; a thing that moved makes it lighter here and darker there.
+    """
+    if not bad.any():
+        return 1.0
+    difference = (y - expected)[bad]
+    strong = difference[np.abs(difference) > 6]
+    signed = abs(float(strong.sum())) / max(float(np.abs(strong).sum()), 1e-6)
+    plain = 0.0
+    for layer in (x, y):
+        counts = np.bincount(layer[bad].astype(np.uint8) >> 2, minlength=64)
+        pairs = np.convolve(counts, np.ones(3), "same") / bad.sum()
+        first = int(pairs.argmax())
+        rest = pairs.copy()
+        rest[max(0, first - 2) : first + 3] = 0
+        plain = max(plain, float(pairs[first] + rest.max()))
+    return max(signed, plain)
+
+
+def _flat(layer: np.ndarray, mask: np.ndarray) -> float:
+    """The share of pixels that equal their neighbours to the right and below, nearly."""
+    grey = layer.astype(np.int16).sum(2)
+    still = np.zeros(grey.shape, bool)
+    still[:-1, :-1] = (np.abs(np.diff(grey, axis=1))[:-1] <= 3) & (np.abs(np.diff(grey, axis=0))[:, :-1] <= 3)
+    return float(still[mask].mean())

@@ -1,0 +1,139 @@
+"""Which file of a group of copies to keep: a rule that can be chosen, and the reason in words."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+
+from patchreorder.data.images import FORMATS, upright_size
+from patchreorder.untrusted import clean
+
+from .images import ImageFile
+
+LOSSLESS = ("PNG", "TIFF", "BMP", "PPM", "GIF")
+UNKNOWN = 20  # the mean step of formats that do not tell: a JPEG of quality 80 or so
+CRITERIA = {
+    "pixels": "it has the most pixels",
+    "quality": "it is encoded with the best quality",
+    "oldest": "it is the oldest file",
+    "newest": "it is the newest file",
+    "folder": "its folder was named first",
+    "name": "its path is the shortest",
+}
+DEFAULT = "pixels,quality,oldest,folder,name"
+
+
+class Place(NamedTuple):
+    """A file that may be kept.
+
+    Args:
+        path, file: of it.
+        pixels: of it, without a border of one colour.
+        modified: seconds since 1970; 0 if it is gone.
+        link: whether it is a symbolic link.
+    """
+
+    path: Path
+    file: ImageFile
+    pixels: int
+    modified: float
+    link: bool
+
+    @classmethod
+    def of(cls, file: ImageFile, root: Path, inside: float = 1.0) -> Place:
+        path = root / file.name
+        try:
+            modified = os.stat(path).st_mtime
+        except OSError:
+            modified = 0.0
+        width, height = (file.width, file.height) if file.width else _size(path)
+        return cls(path, file, round(width * height * inside), modified, path.is_symlink())
+
+
+@dataclass(frozen=True)
+class KeepRule:
+    """Criteria that decide in turn, separated by commas; a reference folder comes before all of them.
+
+    Raises:
+        ValueError: a criterion is unknown.
+
+    >>> KeepRule("newest").criteria
+    ('newest', 'name')
+    """
+
+    text: str = DEFAULT
+    reference: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.text.split(","):
+            if name not in CRITERIA:
+                raise ValueError(
+                    f"keep ({clean(self.text)}) must be some of {', '.join(CRITERIA)}, separated by commas"
+                )
+
+    @property
+    def criteria(self) -> tuple[str, ...]:
+        given = tuple(self.text.split(","))
+        return given if "name" in given else (*given, "name")
+
+    def is_reference(self, path: Path) -> bool:
+        """Whether a file lies in a reference folder."""
+        return any(path.is_relative_to(folder) for folder in self.reference)
+
+    def choose(self, places: Sequence[Place], *, folders: Sequence[Path] = ()) -> tuple[Place, str]:
+        """The file to keep, and why: by the first criterion that leaves no other one."""
+        left = list(places)
+        for key, why in [
+            (lambda place: not self.is_reference(place.path), "it is in a reference folder"),
+            (lambda place: place.link, "the others are links"),
+            *((_key(name, folders), CRITERIA[name]) for name in self.criteria),
+        ]:
+            best = min(key(place) for place in left)
+            fewer = [place for place in left if key(place) <= best]
+            if len(fewer) < len(left):
+                said, left = why, fewer
+            if len(left) == 1:
+                return left[0], said if len(places) > 1 else ""
+        return min(left, key=lambda place: place.path), "its name comes first"
+
+
+def _key(name: str, folders: Sequence[Path]):  # type: ignore[no-untyped-def]
+    """The smaller the better."""
+    return {
+        "pixels": lambda place: -round(200 * math.log2(max(1, place.pixels))),  # equal within a third of a percent
+        "quality": lambda place: coarseness(place.path),
+        "oldest": lambda place: place.modified or float("inf"),
+        "newest": lambda place: -place.modified,
+        "folder": lambda place: next(
+            (number for number, folder in enumerate(folders) if place.path.is_relative_to(folder)), len(folders)
+        ),
+        "name": lambda place: len(str(place.path)),
+    }[name]
+
+
+def _size(path: Path) -> tuple[int, int]:
+    """Width and height of a file that the index does not know them of."""
+    try:
+        return upright_size(path.read_bytes())
+    except (OSError, ValueError):
+        return 0, 0
+
+
+def coarseness(path: Path) -> int:
+    """How coarsely a file is encoded: the mean step of a JPEG's brightness, 0 without loss."""
+    try:
+        with warnings.catch_warnings(), Image.open(path, formats=FORMATS) as image:
+            warnings.simplefilter("ignore")
+            if image.format in LOSSLESS:
+                return 0
+            tables = getattr(image, "quantization", None) or {}
+            return round(sum(tables[0]) / len(tables[0])) if tables.get(0) else UNKNOWN
+    except Exception:  # Pillow raises errors of every kind for damaged files
+        return UNKNOWN

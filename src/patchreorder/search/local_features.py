@@ -1,0 +1,203 @@
+"""Local features of images (SIFT), and the affine map that aligns two images, also mirrored ones.
+
+OpenCV does the work; it is the extra `duplicates`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+SIDE = 400  # pixels of the long side that is compared: larger images are scaled down
+FEATURES = 500  # the most of an image
+CONTRAST = 0.015  # SIFT's threshold: half its usual one, for dull images
+RATIO = 0.85  # of the distances of the nearest and the second nearest feature
+TOLERANCE = 3.0  # pixels between a feature and its mapped partner
+LEAST = 8  # features that must agree on the map
+STRETCH = 2.5  # the most that a map may stretch one direction against the other
+THUMBNAIL = 24  # pixels a side of the thumbnail for quick comparisons
+
+# A mirrored patch has the same values in another order: rows of cells and directions of gradients run backwards.
+_MIRRORED = np.arange(128).reshape(4, 4, 8)[::-1][:, :, [0, 7, 6, 5, 4, 3, 2, 1]].reshape(-1)
+
+
+@cache
+def need_opencv() -> Any:
+    """OpenCV with one thread, or an ImportError that says what to install."""
+    try:
+        import cv2
+    except ImportError:
+        raise ImportError("comparing images needs OpenCV: pip install 'patchreorder[duplicates]'") from None
+    cv2.setNumThreads(1)
+    return cv2
+
+
+class Features(NamedTuple):
+    """Points (n, 2) as x and y, and unit vectors (n, 128), the strongest first."""
+
+    points: np.ndarray
+    vectors: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """An image that can be compared.
+
+    Args:
+        pixels: (height, width, 3), uint8, the long side at most SIDE.
+        width, height: of the file, upright.
+    """
+
+    pixels: np.ndarray
+    width: int
+    height: int
+
+    @classmethod
+    def of(cls, image: Image.Image, *, size: tuple[int, int] | None = None) -> Picture:
+        """A picture of an upright RGB image; `size` if the file is larger than this."""
+        width, height = size or image.size
+        factor = SIDE / max(image.size)
+        if factor < 1:
+            small = max(1, round(image.width * factor)), max(1, round(image.height * factor))
+            image = image.resize(small, Image.Resampling.LANCZOS)
+        return cls(np.asarray(image), width, height)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Width and height of the pixels that are compared."""
+        return self.pixels.shape[1], self.pixels.shape[0]
+
+    @cached_property
+    def grey(self) -> np.ndarray:
+        """(height, width), uint8."""
+        cv2 = need_opencv()
+        return cv2.cvtColor(self.pixels, cv2.COLOR_RGB2GRAY)
+
+    @cached_property
+    def features(self) -> Features:
+        cv2 = need_opencv()
+        sift = cv2.SIFT_create(FEATURES, contrastThreshold=CONTRAST, edgeThreshold=12)
+        found, vectors = sift.detectAndCompute(self.grey, None)
+        if not found:
+            return Features(np.empty((0, 2), np.float32), np.empty((0, 128), np.float32))
+        order = np.argsort([-point.response for point in found], kind="stable")[:FEATURES]
+        points = np.array([point.pt for point in found], np.float32)[order]
+        vectors = np.sqrt(vectors / np.maximum(vectors.sum(1, keepdims=True), 1e-6))  # RootSIFT
+        return Features(points, vectors[order].astype(np.float32))
+
+    @cached_property
+    def thumbnail(self) -> np.ndarray:
+        """Grey, (THUMBNAIL, THUMBNAIL), mean 0 and length 1; all zero for an image of one colour."""
+        cv2 = need_opencv()
+        small = cv2.resize(self.grey, (THUMBNAIL, THUMBNAIL), interpolation=cv2.INTER_AREA).astype(np.float32)
+        small -= small.mean()
+        length = float(np.linalg.norm(small))
+        return small / length if length > 0.5 * THUMBNAIL else np.zeros_like(small)
+
+
+class Alignment(NamedTuple):
+    """A map (2, 3) from the pixels of one picture to those of another, and how many features agree on it."""
+
+    matrix: np.ndarray
+    features: int
+
+
+def align(first: Picture, second: Picture) -> Alignment | None:
+    """The affine map of the local features that most of them agree on; None if too few do."""
+    cv2 = need_opencv()
+    one, other = first.features, second.features
+    best = None
+    for mirrored in (False, True):
+        vectors = other.vectors[:, _MIRRORED] if mirrored else other.vectors
+        pairs = _matches(one.vectors, vectors)
+        if len(pairs) < max(LEAST, best.features if best else 0):
+            continue
+        matrix, agree = cv2.estimateAffine2D(
+            one.points[pairs[:, 0]],
+            other.points[pairs[:, 1]],
+            method=cv2.RANSAC,
+            ransacReprojThreshold=TOLERANCE,
+            maxIters=1000,
+            confidence=0.999,
+            refineIters=10,
+        )
+        if matrix is None or not plausible(matrix) or (np.linalg.det(matrix[:, :2]) < 0) != mirrored:
+            continue
+        if (count := int(agree.sum())) >= max(LEAST, best.features + 1 if best else 0):
+            best = Alignment(matrix, count)
+    return best
+
+
+def symmetries(first: Picture, second: Picture) -> list[tuple[float, np.ndarray]]:
+    """How well thumbnails correlate in each of the eight symmetries, best first, and the maps of the whole frames."""
+    found = []
+    for mirrored in (False, True):
+        for quarter in range(4):
+            shown = first.thumbnail[:, ::-1] if mirrored else first.thumbnail
+            shown = np.rot90(shown, quarter)
+            found.append((float((shown * second.thumbnail).sum()), frame_map(first, second, quarter, mirrored)))
+    return sorted(found, key=lambda item: -item[0])
+
+
+def frame_map(first: Picture, second: Picture, quarter: int, mirrored: bool) -> np.ndarray:
+    """The map of one whole frame to another: mirrored left to right first, then rotated to the left."""
+    width, height = first.shape
+    unit = np.array([[1 / width, 0, 0.5 / width], [0, 1 / height, 0.5 / height], [0, 0, 1]])  # pixel centres to [0, 1]
+    turn = np.array([[-1, 0, 1], [0, 1, 0], [0, 0, 1]]) if mirrored else np.eye(3)
+    for _ in range(quarter):
+        turn = np.array([[0, 1, 0], [-1, 0, 1], [0, 0, 1]]) @ turn  # x, y -> y, 1 - x
+    wide, high = second.shape
+    pixels = np.array([[wide, 0, -0.5], [0, high, -0.5], [0, 0, 1]])
+    return (pixels @ turn @ unit)[:2]
+
+
+def whole_frames(first: Picture, second: Picture, matrix: np.ndarray) -> np.ndarray | None:
+    """The map of one whole frame to another that is near this one; None if it maps the corners elsewhere.
+
+    Features find such a map only up to a part of a pixel.
+    """
+    width, height = first.shape
+    corners = np.array([[0, 0], [width, 0], [0, height], [width, height]], np.float64) - 0.5
+    found = mapped(matrix, corners)
+    for mirrored in (False, True):
+        for quarter in range(4):
+            frames = frame_map(first, second, quarter, mirrored)
+            if np.abs(mapped(frames, corners) - found).max() < 0.02 * max(second.shape):
+                return frames
+    return None
+
+
+def plausible(matrix: np.ndarray) -> bool:
+    """Whether a map is one of a copy: not stretched much, and not larger or smaller than 12 times."""
+    large, small = np.linalg.svd(matrix[:, :2], compute_uv=False)
+    return bool(small > 1 / 12 and large < 12 and large < STRETCH * small)
+
+
+def inverse(matrix: np.ndarray) -> np.ndarray:
+    """The inverse of a map (2, 3)."""
+    return np.linalg.inv(np.vstack([matrix, [0, 0, 1]]))[:2]
+
+
+def mapped(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Points (n, 2) by a map (2, 3)."""
+    return points @ matrix[:, :2].T + matrix[:, 2]
+
+
+def _matches(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Pairs (n, 2) of features that are nearest to each other, and much nearer than the second nearest."""
+    if len(one) < LEAST or len(other) < LEAST:
+        return np.empty((0, 2), np.int64)
+    products = (torch.from_numpy(one) @ torch.from_numpy(other).T).numpy()  # with the threads of this process
+    rows = np.arange(len(one))
+    nearest = products.argmax(1)
+    mutual = products.argmax(0)[nearest] == rows
+    rows, nearest = rows[mutual], nearest[mutual]
+    best = products[rows, nearest]
+    products[rows, nearest] = -1
+    clear = 2 - 2 * best < RATIO**2 * (2 - 2 * products[rows].max(1))
+    return np.stack([rows[clear], nearest[clear]], 1)

@@ -1,0 +1,216 @@
+"""How two images are related: the same file, a copy and how it was changed, another shot, or only alike."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from .comparison import Comparison, compare
+from .local_features import SIDE, Picture, align, inverse, mapped, symmetries, whole_frames
+
+# Chosen on photographs and look-alikes with `python benchmarks/duplicates.py --choose`: docs/duplicates.md.
+AGREE, MEDIAN = 0.985, 0.88  # of a copy: the share of windows that agree, and their median correlation
+# A copy that lost detail differs a little everywhere: few windows disagree for the distance of the median from 1.
+DEGRADED_AGREE, DEGRADED_MEDIAN, DEGRADED_RATIO = 0.93, 0.93, 1.1
+# A copy with a text or a logo over it agrees perfectly elsewhere, and the difference there is mostly of one sign.
+OVERLAID_AGREE, OVERLAID_MEDIAN, OVERLAID_REST, OVERLAY = 0.7, 0.98, 0.94, 0.6
+FLAT = 0.8  # above it, images are drawn (screenshots, text, charts): they differ by small things
+OVERLAP = 0.5  # the least share of one of the frames in the other
+EVIDENCE = 200.0  # pixels with texture, at least
+ALIKE = 0.9  # correlation of thumbnails for which whole frames are compared
+SCENE = 20  # features that agree, in another shot of the same scene
+WHOLE = 0.94  # the share of a frame above which nothing was cut off
+
+IDENTICAL, COPY, SHOT, SIMILAR = "identical", "copy", "another shot of the same scene", "similar only"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relation:
+    """What the second image is to the first.
+
+    Args:
+        kind: IDENTICAL (the same bytes), COPY, SHOT or SIMILAR.
+        matrix: the map from the first file's pixels to the second's, two rows of three numbers; of copies and shots.
+        first, second: the share of each frame that lies in the other.
+        features: local features that agree.
+        agree, median: of windows of pixels, see `Comparison`.
+        level, hue: mean differences in brightness and colour, of 255.
+        bordered: what the second frame has beyond the first is of one colour, and the other way round.
+    """
+
+    kind: str
+    matrix: list[list[float]] | None = None
+    first: float = 1.0
+    second: float = 1.0
+    features: int = 0
+    agree: float = 1.0
+    median: float = 1.0
+    level: float = 0.0
+    hue: float = 0.0
+    bordered: tuple[bool, bool] = (False, False)
+
+    @property
+    def is_copy(self) -> bool:
+        return self.kind in (IDENTICAL, COPY)
+
+    def values(self) -> dict[str, Any]:
+        """As JSON values, rounded."""
+        found = asdict(self) | {"bordered": list(self.bordered)}
+        return {key: round(value, 4) if isinstance(value, float) else value for key, value in found.items()}
+
+    @classmethod
+    def of_values(cls, values: dict[str, Any]) -> Relation:
+        return cls(**values | {"bordered": tuple(values["bordered"])})
+
+    def reversed(self) -> Relation:
+        """What the first image is to the second."""
+        matrix = None if self.matrix is None else inverse(np.array(self.matrix)).tolist()
+        return Relation(
+            **{
+                **{key: getattr(self, key) for key in ("kind", "features", "agree", "median", "level", "hue")},
+                "matrix": matrix,
+                "first": self.second,
+                "second": self.first,
+                "bordered": self.bordered[::-1],
+            }
+        )
+
+    @property
+    def pose(self) -> tuple[bool, float, float, float]:
+        """Whether it is mirrored (left to right, first), then degrees clockwise, scale, and stretch (1 or more)."""
+        if self.matrix is None:
+            return False, 0.0, 1.0, 1.0
+        linear = np.array(self.matrix)[:, :2]
+        mirrored = bool(np.linalg.det(linear) < 0)
+        if mirrored:
+            linear = linear @ np.diag([-1.0, 1.0])
+        left, sizes, right = np.linalg.svd(linear)
+        rotation = left @ right
+        degrees = math.degrees(math.atan2(rotation[1, 0], rotation[0, 0])) % 360
+        return mirrored, degrees, float(math.sqrt(sizes[0] * sizes[1])), float(sizes[0] / sizes[1])
+
+    def words(self, first: tuple[int, int] | None = None, second: tuple[int, int] | None = None) -> str:
+        """In plain words; with the widths and heights of both files also the place of a crop.
+
+        >>> Relation(kind=COPY, matrix=[[0, -0.5, 100], [0.5, 0, 0]]).words()
+        'rotated by 90 degrees clockwise, resized to 50 %'
+        """
+        if self.kind != COPY:
+            return self.kind
+        mirrored, degrees, scale, stretch = self.pose
+        turn = round(degrees) % 360
+        said = []
+        if mirrored and turn == 180:
+            said.append("mirrored top to bottom")
+        else:
+            said += ["mirrored"] if mirrored else []
+            said += [f"rotated by {turn} degrees clockwise"] if turn else []
+        if self.first < WHOLE and not self.bordered[1]:
+            said.append("cropped" + self._place(first, second))
+        if self.second < WHOLE:
+            said.append("with a border" if self.bordered[0] else f"shows more, {1 / self.second:.1f} times the area")
+        if abs(scale - 1) > 0.02:
+            said.append(f"resized to {100 * scale:.0f} %")
+        if stretch > 1.05:
+            said.append("stretched")
+        if self.level > 9 or self.hue > 5:
+            said.append("colours changed")
+        if self.agree < DEGRADED_AGREE:
+            said.append("with something laid over it")
+        return ", ".join(said) or "re-encoded"
+
+    def _place(self, first: tuple[int, int] | None, second: tuple[int, int] | None) -> str:
+        """Where the second frame lies in the first."""
+        if first is None or second is None or self.matrix is None:
+            return ""
+        wide, high = second
+        corners = np.array([[0, 0], [wide, 0], [0, high], [wide, high]], np.float64) - 0.5
+        found = mapped(inverse(np.array(self.matrix)), corners) + 0.5
+        left, top = np.clip(found.min(0).round(), 0, first).astype(int)
+        right, bottom = np.clip(found.max(0).round(), 0, first).astype(int)
+        return f" to {right - left}x{bottom - top} at {left},{top}"
+
+
+def relate(first: Picture, second: Picture) -> Relation:
+    """Compare two images of different files."""
+    best: tuple[Comparison, int] | None = None
+    correlation, matrix = symmetries(first, second)[0]
+    if correlation > ALIKE:
+        found = compare(first, second, matrix)
+        if _is_copy(found):
+            return _relation(COPY, first, second, found, 0)
+        best = found, 0
+    aligned = align(first, second)
+    if aligned is not None:
+        found = compare(first, second, aligned.matrix)
+        frames = whole_frames(first, second, found.matrix)
+        if frames is not None and not _is_copy(found):
+            found = max(found, compare(first, second, frames), key=lambda own: own.median)
+        if _is_copy(found):
+            return _relation(COPY, first, second, found, aligned.features)
+        if aligned.features >= SCENE or best is None:
+            best = found, aligned.features
+    if best is None:
+        return Relation(kind=SIMILAR, agree=0.0, median=0.0)
+    kind = SHOT if best[1] >= SCENE else SIMILAR
+    return _relation(kind, first, second, *best)
+
+
+def _is_copy(found: Comparison) -> bool:
+    """Whether the pixels say so."""
+    if max(found.first, found.second) < OVERLAP or found.texture * found.side**2 < EVIDENCE:
+        return False
+    if found.median < MEDIAN:
+        return False
+    if found.agree >= AGREE or found.flat > FLAT:
+        return found.agree >= AGREE
+    even = 1 - found.agree <= DEGRADED_RATIO * (1 - found.median)
+    if even and found.agree >= DEGRADED_AGREE and found.median >= DEGRADED_MEDIAN:
+        return True
+    return (
+        found.agree >= OVERLAID_AGREE
+        and found.median >= OVERLAID_MEDIAN
+        and found.rest >= OVERLAID_REST
+        and found.overlay >= OVERLAY
+    )
+
+
+def _relation(kind: str, first: Picture, second: Picture, found: Comparison, features: int) -> Relation:
+    def scaled(picture: Picture) -> np.ndarray:
+        """From pixel centres of the file to those of the picture."""
+        wide, high = picture.shape[0] / picture.width, picture.shape[1] / picture.height
+        return np.array([[wide, 0, (wide - 1) / 2], [0, high, (high - 1) / 2], [0, 0, 1]])
+
+    whole = np.linalg.inv(scaled(second)) @ np.vstack([found.matrix, [0, 0, 1]]) @ scaled(first)
+    return Relation(
+        kind=kind,
+        matrix=[[round(float(value), 5) for value in row] for row in whole[:2]],
+        first=found.first,
+        second=found.second,
+        features=features,
+        agree=found.agree,
+        median=found.median,
+        level=found.level,
+        hue=found.hue,
+        bordered=(
+            kind == COPY and found.second < WHOLE and _plain_outside(second, first, inverse(found.matrix)),
+            kind == COPY and found.first < WHOLE and _plain_outside(first, second, found.matrix),
+        ),
+    )
+
+
+def _plain_outside(picture: Picture, other: Picture, matrix: np.ndarray) -> bool:
+    """Whether the pixels of a picture that a map takes beyond the other's frame are of nearly one colour."""
+    height, width = picture.grey.shape
+    rows, columns = np.mgrid[0:height, 0:width]
+    points = mapped(matrix, np.stack([columns.ravel(), rows.ravel()], 1).astype(np.float64))
+    margin = 0.02 * SIDE * abs(float(np.linalg.det(matrix[:, :2]))) ** 0.5
+    wide, high = other.shape
+    outside = (points < -margin).any(1) | (points[:, 0] > wide - 1 + margin) | (points[:, 1] > high - 1 + margin)
+    beyond = picture.pixels.reshape(-1, 3)[outside].astype(np.float64)
+    if len(beyond) < 20:
+        return True
+    return bool((np.abs(beyond - np.median(beyond, 0)).max(1) < 24).mean() > 0.95)

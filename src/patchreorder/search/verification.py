@@ -1,0 +1,117 @@
+"""Pairs of images of an index, compared: in worker processes, and each pair once.
+
+What was found is appended to a file in the index's folder, so that a second call, or one after a kill, compares only
+what is new. A pair is known by the digests of both files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+from patchreorder.data.images import decode, upright_size
+from patchreorder.data.loader import parallel_map
+from patchreorder.engine.progress import SILENT, Screen
+from patchreorder.files import locked
+
+from .local_features import SIDE, Picture, need_opencv
+from .relations import Relation, relate
+
+FORMAT = 3  # raise it when relations change
+FILE = ".relations.jsonl"  # in the folder of the index
+TOGETHER = 48  # pairs that a worker gets at a time
+KEPT = 300  # pictures that a worker keeps in memory
+Pair = tuple[str, str]  # digests, the smaller one first
+
+
+def read_picture(path: Path, digest: str = "") -> Picture | None:
+    """The picture of a file; None if it is gone, cannot be read, or has another digest than this one."""
+    try:
+        content = path.read_bytes()
+        if digest and blake2b(content, digest_size=16).hexdigest() != digest:
+            return None
+        return Picture.of(decode(content, name=path.name, short=SIDE), size=upright_size(content))
+    except (OSError, ValueError):
+        return None
+
+
+@dataclass(eq=False)
+class Comparer:
+    """Compares pairs of files; it is sent to worker processes, and keeps pictures."""
+
+    root: Path
+    names: dict[str, str]  # by digest
+    kept: OrderedDict[str, Picture | None] = field(default_factory=OrderedDict)
+
+    def __call__(self, pairs: Sequence[Pair]) -> list[tuple[Pair, Relation | None]]:
+        found = []
+        for pair in pairs:
+            first, second = map(self._picture, pair)
+            found.append((pair, None if first is None or second is None else relate(first, second)))
+        return found
+
+    def _picture(self, digest: str) -> Picture | None:
+        if digest not in self.kept:
+            self.kept[digest] = read_picture(self.root / self.names[digest], digest)
+            if len(self.kept) > KEPT:
+                self.kept.popitem(last=False)
+        self.kept.move_to_end(digest)
+        return self.kept[digest]
+
+
+def verify_pairs(
+    pairs: Iterable[Pair],
+    *,
+    root: Path,
+    names: dict[str, str],
+    folder: Path | None = None,
+    workers: int = 0,
+    screen: Screen = SILENT,
+) -> dict[Pair, Relation]:
+    """The relations of pairs of files; a pair with a file that is gone or has changed is left out.
+
+    Args:
+        pairs: digests, in an order in which pairs of the same file are near each other.
+        root: of the files.
+        names: a file for each digest.
+        folder: keeps what was found; of the index.
+    """
+    need_opencv()
+    wanted = list(dict.fromkeys(pairs))
+    found = {pair: relation for pair, relation in _known(folder).items() if pair in set(wanted)} if folder else {}
+    missing = [pair for pair in wanted if pair not in found]
+    parts = [missing[begin : begin + TOGETHER] for begin in range(0, len(missing), TOGETHER)]
+    more = screen.count("comparing", len(missing))
+    compare = Comparer(root, {digest: names[digest] for pair in missing for digest in pair})
+    for part in parallel_map(compare, parts, workers=workers if len(parts) > 1 else 0):
+        new = {pair: relation for pair, relation in part if relation is not None}
+        found |= new
+        if folder:
+            _append(folder, new)
+        more(len(part))
+    return found
+
+
+def _known(folder: Path) -> dict[Pair, Relation]:
+    """The relations in the folder's file; lines that are cut off or of another version are left out."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError), open(folder / FILE, encoding="utf-8") as file:
+        for line in file:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                version, first, second, values = json.loads(line)
+                if version == FORMAT:
+                    found[first, second] = Relation.of_values(values)
+    return found
+
+
+def _append(folder: Path, relations: dict[Pair, Relation]) -> None:
+    """Add relations to the folder's file; where it cannot be written, they are compared again the next time."""
+    lines = [json.dumps([FORMAT, *pair, relation.values()]) + "\n" for pair, relation in relations.items()]
+    with contextlib.suppress(OSError), open(folder / FILE, "ab") as file, locked(file.fileno()):
+        file.write(b"\n" * (os.fstat(file.fileno()).st_size > 0) + "".join(lines).encode())  # after a cut-off line

@@ -1,0 +1,98 @@
+"""What one image is to another: every change is named, and other photographs are no copies."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from patchreorder.search.local_features import Picture
+from patchreorder.search.relations import COPY, SIMILAR, Relation, relate
+
+from .photographs import CHANGES, photograph
+
+pytest.importorskip("cv2")
+
+
+def encoded(image: Image.Image, quality: int = 85) -> Image.Image:
+    content = io.BytesIO()
+    image.save(content, "JPEG", quality=quality)
+    return Image.open(content).convert("RGB")
+
+
+def related(first: Image.Image, second: Image.Image) -> Relation:
+    return relate(Picture.of(first), Picture.of(second))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_named(change):
+    first = photograph(1)
+    second = encoded(CHANGES[change](first))
+    found = related(first, second)
+    assert found.kind == COPY
+    assert found.words(first.size, second.size) == change
+    back = related(second, first)
+    assert back.kind == COPY
+    assert np.allclose(back.reversed().matrix, found.matrix, atol=0.02 * max(first.size))
+
+
+def test_several_changes_at_once():
+    first = photograph(2)
+    second = encoded(first.transpose(Image.Transpose.FLIP_LEFT_RIGHT).crop((0, 0, 256, 192)).resize((179, 134)), 40)
+    assert related(first, second).words() == "mirrored, cropped, resized to 70 %"
+
+
+def test_re_encoded_at_low_quality():
+    assert related(photograph(3), encoded(photograph(3), 20)).words() == "re-encoded"
+
+
+def test_other_photographs_are_no_copies():
+    kinds = [related(photograph(seed), photograph(seed + 1)).kind for seed in range(0, 20, 2)]
+    assert set(kinds) == {SIMILAR}
+
+
+def shot(seed: int, x: int) -> Image.Image:
+    """The same scene; one large thing stands elsewhere."""
+    image = photograph(seed)
+    image.paste(photograph(seed + 100).crop((0, 0, 90, 120)), (x, 60))
+    return image
+
+
+def test_another_shot_is_no_copy():
+    found = related(shot(5, 40), shot(5, 170))
+    assert not found.is_copy
+    assert found.words() == "another shot of the same scene"
+
+
+def test_pages_with_other_text_are_no_copies():
+    def page(seed: int) -> Image.Image:
+        random = np.random.default_rng(seed)
+        image = Image.new("RGB", (300, 400), "white")
+        draw = ImageDraw.Draw(image)
+        draw.text((20, 10), "A letter with the same head on all of its pages", fill="black")
+        for line in range(20):
+            text = "".join(chr(97 + letter) for letter in random.integers(0, 26, 40))
+            draw.text((20, 40 + 16 * line), text, fill="black")
+        return image
+
+    assert not related(page(1), page(2)).is_copy
+    assert related(page(1), encoded(page(1))).is_copy
+
+
+@pytest.mark.parametrize("colour", ["white", (12, 90, 200)])
+def test_images_of_one_colour_are_no_proof(colour):
+    first = Image.new("RGB", (80, 60), colour)
+    assert related(first, encoded(first)).kind == SIMILAR
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 3), (20, 20)])
+def test_tiny_images_are_compared_without_an_error(size):
+    first = photograph(7).resize(size)
+    assert related(first, photograph(8).resize(size)).kind == SIMILAR
+
+
+def test_json_values_keep_a_relation():
+    found = related(photograph(1), CHANGES["mirrored"](photograph(1)))
+    again = Relation.of_values(found.values())
+    assert again.words() == found.words() == "mirrored"
+    assert again.reversed().reversed().pose == pytest.approx(found.pose, abs=1e-3)

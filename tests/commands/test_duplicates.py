@@ -33,8 +33,8 @@ def run(capsys, *args):
     return capsys.readouterr()
 
 
-def test_csv(index, tmp_path, capsys):
-    printed = run(capsys, index, "--csv").out
+def test_csv(index, tmp_path, capsysbinary):
+    printed = run(capsysbinary, index, "--csv").out.decode("utf-8", "surrogateescape")
     rows = list(csv.DictReader(io.StringIO(printed)))
     assert printed.startswith("group,path,relation,keep,")
     assert [(row["group"], row["relation"], row["keep"]) for row in rows] == [
@@ -46,6 +46,7 @@ def test_csv(index, tmp_path, capsys):
     assert rows[1]["path"] == str(tmp_path / "photos/mirrored, comma.jpg")
     assert rows[1]["of"] == str(tmp_path / "photos/0.jpg")
     assert (rows[0]["width"], rows[0]["height"]) == ("320", "240")
+    assert rows[3]["path"].endswith("/two\nlines<b>\x1b[31m\udce9.jpg")
     assert rows[0]["modified"].startswith("2001-09-09T")
 
 
@@ -64,7 +65,7 @@ def test_piped_text_has_one_record_a_line(index, capsys):
     assert [line.split("\t")[:3] for line in lines] == [
         ["1", "keep", "kept: it is encoded with the best quality"],
         ["1", "copy", "mirrored"],
-        ["2", "keep", "kept: its path is the shortest"],
+        ["2", "keep", "kept: it is the oldest file"],
         ["2", "copy", "identical"],
     ]
     assert "\x1b" not in "".join(lines)

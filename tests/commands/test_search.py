@@ -122,9 +122,7 @@ def test_hostile_names_are_found_and_shown_clean(model, hostile, tmp_path, capsy
     made(hostile, tmp_path / "out", workers=1)
     assert made(hostile, tmp_path / "out").images == len(HOSTILE)
     assert sorted(state(tmp_path / "out")) == sorted(map(os.fsdecode, HOSTILE))
-    for command in (
-        ["search", out, str(hostile), "-k", "9", "--workers", "0"],
-    ):
+    for command in (["search", out, str(hostile), "-k", "9", "--workers", "0"],):
         assert main([*command, "--html", str(page)]) == 0
         printed = capsys.readouterr().out
         assert not UNPRINTABLE.search(printed)

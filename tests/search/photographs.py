@@ -17,10 +17,10 @@ def photograph(seed: int, size: tuple[int, int] = (320, 240)) -> Image.Image:
     return image.filter(ImageFilter.GaussianBlur(0.7))
 
 
-def watermarked(image: Image.Image) -> Image.Image:
-    layer = Image.new("RGBA", image.size)
-    ImageDraw.Draw(layer).rectangle((40, 100, 240, 125), fill=(255, 255, 255, 120))
-    return Image.alpha_composite(image.convert("RGBA"), layer).convert("RGB")
+def captioned(image: Image.Image) -> Image.Image:
+    image = image.copy()
+    ImageDraw.Draw(image).rectangle((0, 205, 320, 240), fill=(20, 20, 20))
+    return image
 
 
 CHANGES = {
@@ -34,5 +34,5 @@ CHANGES = {
     ),
     "cropped to 200x150 at 60,40": lambda image: image.crop((60, 40, 260, 190)),
     "colours changed": lambda image: image.point(lambda value: value * 0.6),
-    "with something laid over it": watermarked,
+    "with something laid over it": captioned,
 }

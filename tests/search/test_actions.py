@@ -14,6 +14,7 @@ from .photographs import photograph
 from .samples import aged, made
 
 pytest.importorskip("cv2")
+RULE = KeepRule("pixels,quality,name")
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def folder(tmp_path):
 
 
 def run(folder, *, rule=None, **options):
-    index, rule = Index(folder.parent / "index"), rule or KeepRule()
+    index, rule = Index(folder.parent / "index"), rule or RULE
     return list(act(index, find_duplicates(index, keep=rule), rule=rule, **options))
 
 
@@ -94,18 +95,18 @@ def test_link_and_undo(folder, tmp_path):
 
 def test_the_last_copy_stays(folder, tmp_path):
     index = Index(tmp_path / "index")
-    found = find_duplicates(index)
+    found = find_duplicates(index, keep=RULE)
     (folder / "own.jpg").unlink()  # the file to keep, after it was found
-    lines = list(act(index, found, rule=KeepRule(), move_to=tmp_path / "away", really=True))
+    lines = list(act(index, found, rule=RULE, move_to=tmp_path / "away", really=True))
     assert [line.partition(":")[0] for line in lines[:-1]] == ["left alone"] * 2
     assert content(folder).keys() == {"b/same.jpg", "b/small.jpg", "other.jpg"}
 
 
 def test_a_file_that_changed_stays(folder, tmp_path):
     index = Index(tmp_path / "index")
-    found = find_duplicates(index)
+    found = find_duplicates(index, keep=RULE)
     (folder / "b/same.jpg").write_bytes(b"something new")
-    lines = list(act(index, found, rule=KeepRule(), move_to=tmp_path / "away", really=True))
+    lines = list(act(index, found, rule=RULE, move_to=tmp_path / "away", really=True))
     assert any("same.jpg: it has changed" in line for line in lines)
     assert (folder / "b/same.jpg").read_bytes() == b"something new"
 
@@ -113,7 +114,7 @@ def test_a_file_that_changed_stays(folder, tmp_path):
 def test_a_reference_folder_and_links_are_never_touched(folder, tmp_path):
     (folder / "link.jpg").symlink_to(folder / "own.jpg")
     made(folder, tmp_path / "index")
-    lines = run(folder, rule=KeepRule(reference=(folder / "b",)), move_to=tmp_path / "away", really=True)
+    lines = run(folder, rule=KeepRule(RULE.text, (folder / "b",)), move_to=tmp_path / "away", really=True)
     assert {"b/same.jpg", "b/small.jpg"} <= content(folder).keys()
     assert any("link.jpg: it is a link" in line for line in lines)
     assert (tmp_path / "away/own.jpg").exists()

@@ -117,4 +117,7 @@ def test_a_border_does_not_count_as_pixels(tmp_path):
     framed.save(tmp_path / "in/framed.png")
     made(tmp_path / "in", tmp_path / "out")
     (group,) = find_duplicates(Index(tmp_path / "out")).groups
-    assert [(member.file.name, member.words) for member in group] == [("own.png", "kept"), ("framed.png", "with a border")]
+    assert [(member.file.name, member.words) for member in group] == [
+        ("own.png", "kept"),
+        ("framed.png", "with a border"),
+    ]

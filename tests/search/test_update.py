@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from patchreorder.search.descriptors import fingerprint
-from patchreorder.search.duplicates import find_groups
+from patchreorder.search.duplicates import find_duplicates
 from patchreorder.search.images import scan
 from patchreorder.search.index import Index
 from patchreorder.search.manifest import MANIFEST, Manifest
@@ -239,7 +239,7 @@ def test_an_index_of_unreadable_images_has_no_results(photos, tmp_path):
     opened = Index(tmp_path / "out")
     assert len(opened) == 0
     assert opened.search(torch.ones(2, 48)) == [[], []]
-    assert find_groups(opened, threshold=1) == []
+    assert find_duplicates(opened).groups == []
     Image.new("RGB", (9, 9), (1, 2, 3)).save(photos / "good.png")
     assert made(photos, tmp_path / "out").images == 1
-    assert find_groups(Index(tmp_path / "out"), threshold=1) == []
+    assert find_duplicates(Index(tmp_path / "out")).groups == []

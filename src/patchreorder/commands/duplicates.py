@@ -82,9 +82,8 @@ def duplicates(
         found = find_duplicates(opened, keep=rule, similar=similar, workers=workers, screen=screen)
     if csv or json:
         text = listing.csv_text(found, opened.root) if csv else listing.json_text(found, opened.root, similar=similar)
-        content = clean(text) if json else text
         sys.stdout.flush()
-        sys.stdout.write(content.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if json else content)
+        sys.stdout.buffer.write(listing.encoded(text, terminal=sys.stdout.isatty()))
     elif console.is_terminal:
         table = Table("group", "", "relation", "file")
         for number, group in enumerate(found.groups, 1):
@@ -103,7 +102,7 @@ def duplicates(
             screen.say(f"and {len(found.similar) - SHOWN} more; `--json` lists all")
     else:
         for line in listing.plain_lines(found, similar=similar):
-            screen.say(line)
+            print(line)
     notes = Terminal(Console(highlight=False, stderr=True)) if not console.is_terminal else screen
     spare = sum(not member.keep for group in found.groups for member in group)
     notes.say(

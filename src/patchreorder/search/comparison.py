@@ -35,8 +35,8 @@ class Comparison:
         side: of the overlap, in pixels: the square root of its area.
         rest: the lowest tenth of the correlation where no window near disagrees.
         overlay: how far the windows that disagree look as if something was laid over one image: 0 to 1.
-        level: mean difference of grey values, of 255.
-        hue: mean difference of colour without brightness, of 255.
+        level: mean change of grey values that depends on the value alone, of 255.
+        hue: the same of colour without brightness.
         flat: the share of the overlap without any gradient, in the image that has more of it: large in screenshots.
     """
 
@@ -62,7 +62,7 @@ def compare(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison:
         refined = _refined(first, second, matrix)
         if refined is not None:
             better = _compared(first, second, refined)
-            if (better.agree, better.median) > (found.agree, found.median):
+            if better.agree + 2 * better.median > found.agree + 2 * found.median:
                 return better
     return found
 
@@ -148,9 +148,7 @@ def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndar
         return replace(found, side=side, median=float(np.median(values)) if len(values) else 0.0)
     near = cv2.dilate(bad.astype(np.uint8), np.ones((window, window), np.uint8)) > 0
     apart = correlation[textured & ~near]
-    grey_x, grey_y = x[mask], y[mask]
-    colour = (one.astype(np.int16) - other.astype(np.int16))[mask]
-    chroma = colour - colour.mean(1, keepdims=True)
+    calm = mask & ~near if (mask & ~near).any() else mask
     return replace(
         found,
         agree=float((values > AGREE).mean()),
@@ -160,10 +158,20 @@ def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndar
         texture=float(textured.sum() / mask.sum()),
         side=side,
         overlay=_overlay(x, y, to_y, bad),
-        level=float(np.abs(grey_x - grey_y).mean()),
-        hue=float(np.abs(chroma).mean()),
+        level=float(np.abs(_tones(x, y, calm) - x)[calm].mean()),
+        hue=_hue(one, other, calm),
         flat=max(_flat(one, mask), _flat(other, mask)),
     )
+
+
+def _hue(one: np.ndarray, other: np.ndarray, mask: np.ndarray) -> float:
+    """How far colour without brightness changes, in the mean for pixels of the same colour."""
+    found = 0.0
+    first, second = (layer.astype(np.float32) for layer in (one, other))
+    for channel in range(3):
+        x, y = (np.clip(layer[..., channel] - layer.mean(2) + 128, 0, 255) for layer in (first, second))
+        found += float(np.abs(_tones(x, y, mask) - x)[mask].mean()) / 3
+    return found
 
 
 def _smooth_grey(layer: np.ndarray) -> np.ndarray:

@@ -118,7 +118,8 @@ def _candidates(index: Index, by_digest: dict[str, list[ImageFile]], k: int, scr
     for digests in looks.values():
         for one, other in combinations(digests, 2) if len(digests) <= SAME_HASH else pairwise(digests):
             yield _pair(one, other)
-    digest_of = {slot: file.digest for file, slot in zip(index.manifest.files, index.manifest.slots, strict=True)}
+    files = zip(index.manifest.files, index.manifest.slots, strict=True)
+    digest_of = {slot: file.digest for file, slot in files if slot >= 0}
     found = index_candidates(index, k=k, screen=screen)
     for slot, near in enumerate(found.slots.tolist()):
         for other in near:

@@ -51,6 +51,21 @@ class ImageFile(NamedTuple):
         return self[:3]
 
 
+def common_root(folders: Sequence[Path]) -> tuple[Path, list[str]]:
+    """The folder that names are relative to (the only one, or the parent of all), and the given ones within it.
+
+    Raises:
+        ValueError: one is not a folder.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"{clean(str(folder))} is not a folder")
+    real = [folder.resolve() for folder in folders]
+    root = Path(os.path.commonpath(real))
+    names = ["" if folder == root else folder.relative_to(root).as_posix() for folder in real]
+    return root, list(dict.fromkeys(names))
+
+
 def scan(root: Path, *, folders: Sequence[str] = ("",), leave: Path | None = None) -> tuple[list[Stat], list[str]]:
     """Name, size and modification time of all images in a folder and its subfolders, by name; and all other files.
 

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +24,12 @@ from patchreorder.files import write_whole
 from patchreorder.untrusted import clean
 
 from .descriptors import fingerprint
-from .images import PREPROCESSING, ImageFile
+from .images import PREPROCESSING, ImageFile, common_root
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+BESIDE = (".lock", ".parts", ".candidates", ".relations.jsonl", ".actions")  # other files in the folder of an index
+PARTS = ".parts"  # locked by processes that describe parts
 _OURS = re.compile(r"\.?[0-9a-f]{32}\.(safetensors|faiss)(\.[0-9a-f]{8})?|\.manifest\.json\.[0-9a-f]{8}")
 
 
@@ -106,6 +108,14 @@ class Manifest:
         return cls(**values)
 
 
+def empty_manifest(folders: Sequence[Path], out: Path, model: Any) -> Manifest:
+    """The manifest of a new index. Its identity in a store is that of its descriptor and its path."""
+    maker = Maker.of(model)
+    identity = blake2b(os.fsencode(f"{maker}{out}"), digest_size=16).hexdigest()
+    root, within = common_root(folders)
+    return Manifest(maker=maker, root=str(root), folders=within, identity=identity)
+
+
 def write_chunk(
     folder: Path, maker: Maker, *, vectors: Tensor, digests: Sequence[str], files: Sequence[ImageFile]
 ) -> Chunk:
@@ -162,3 +172,17 @@ def left_over(folder: Path, manifest: Manifest | None) -> list[Path]:
     """Files of an index in the folder that the manifest does not name."""
     named = set() if manifest is None else {*manifest.chunks, manifest.graph}
     return [folder / name for name in sorted(os.listdir(folder)) if _OURS.fullmatch(name) and name not in named]
+
+
+def check_folder(out: Path) -> None:
+    """Raise ValueError if this can be no folder of an index."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"out ({clean(str(out))}) must be a folder")
+    names = set(os.listdir(out)) if out.exists() else set()
+    ours = (
+        {".lock", PARTS, ".candidates", ".relations.jsonl", ".actions", *(path.name for path in left_over(out, None))}
+        if names
+        else set()
+    )
+    if names and MANIFEST not in names and names - ours:
+        raise ValueError(f"out ({clean(str(out))}) holds other files: name a new folder for the index")

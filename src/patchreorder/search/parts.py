@@ -23,16 +23,13 @@ from patchreorder.untrusted import clean
 
 from .descriptors import BATCH, Descriptor
 from .images import Reader, Stat, scan
-from .manifest import Chunk
+from .manifest import PARTS, Chunk, check_folder, empty_manifest
 from .stores import open_store
 from .update import (
     LOCAL,
-    PARTS,
     Updated,
-    check_folder,
     compare,
     describe,
-    empty_manifest,
     old_manifest,
     send_chunk,
     sound_chunks,
@@ -116,7 +113,9 @@ def describe_part(
         described = {stat for files in held.values() for stat in files}
         same, names = compare([stat for stat in images if stat not in described], chunks, old)
         batches = parallel_map(
-            Reader(root, nothing.maker.preprocessing), [names[begin : begin + batch] for begin in range(0, len(names), batch)], workers=workers
+            Reader(root, nothing.maker.preprocessing),
+            [names[begin : begin + batch] for begin in range(0, len(names), batch)],
+            workers=workers,
         )
 
         def written(chunk: Chunk) -> None:

@@ -37,7 +37,7 @@ class Relation:
         first, second: the share of each frame that lies in the other.
         features: local features that agree.
         agree, median: of windows of pixels, see `Comparison`.
-        level, hue: mean differences in brightness and colour, of 255.
+        level, hue: mean changes of brightness and colour, of 255.
         bordered: what the second frame has beyond the first is of one colour, and the other way round.
     """
 
@@ -116,7 +116,7 @@ class Relation:
             said.append(f"resized to {100 * scale:.0f} %")
         if stretch > 1.05:
             said.append("stretched")
-        if self.level > 9 or self.hue > 5:
+        if self.level > 7 or self.hue > 4:
             said.append("colours changed")
         if self.agree < DEGRADED_AGREE:
             said.append("with something laid over it")

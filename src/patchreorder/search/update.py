@@ -11,7 +11,6 @@ import contextlib
 import os
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,22 @@ from patchreorder.files import sync_folder, try_lock
 from patchreorder.untrusted import clean
 
 from .descriptors import BATCH, Descriptor, describe_batch, fault
-from .images import ImageFile, Reader, Stat, common_root, scan
-from .manifest import MANIFEST, Chunk, Damaged, Maker, Manifest, checksum, left_over, read_chunk, verify, write_chunk
+from .images import ImageFile, Reader, Stat, scan
+from .manifest import (
+    MANIFEST,
+    PARTS,
+    Chunk,
+    Damaged,
+    Maker,
+    Manifest,
+    check_folder,
+    checksum,
+    empty_manifest,
+    left_over,
+    read_chunk,
+    verify,
+    write_chunk,
+)
 from .stores import Files, SharedStore, Vectors, build_graph, need_faiss, open_store, without_password
 
 CHUNK = 500  # vectors of a chunk: the most that a killed process has to compute again
@@ -33,7 +46,6 @@ LARGE = 100_000  # images above which a graph is built
 ADDED = 10_000  # new vectors beside the graph, or a tenth of it, before they are added to it
 MASKED = 0.25  # the largest share of vectors of removed images
 LOCAL = "local"  # the store without a server
-PARTS = ".parts"  # locked by processes that describe parts
 Batches = Iterable[tuple[list[ImageFile], Tensor]]
 
 
@@ -130,14 +142,6 @@ def update(
     )
 
 
-def empty_manifest(folders: Sequence[Path], out: Path, model: Descriptor) -> Manifest:
-    """The manifest of a new index. Its identity in a store is that of its descriptor and its path."""
-    maker = Maker.of(model)
-    identity = blake2b(os.fsencode(f"{maker}{out}"), digest_size=16).hexdigest()
-    root, within = common_root(folders)
-    return Manifest(maker=maker, root=str(root), folders=within, identity=identity)
-
-
 def _check_not_empty(images: Sequence[Stat], out: Path, nothing: Manifest) -> None:
     """Raise if a folder holds no image: its disk may be missing."""
     for name in nothing.folders:
@@ -148,23 +152,12 @@ def _check_not_empty(images: Sequence[Stat], out: Path, nothing: Manifest) -> No
         old = old_manifest(out, nothing, SILENT)
         ours = os.path.relpath(Path(nothing.root, name), old.root)
         start = "" if ours == "." else f"{ours}/"
-        held = [file for file in old.files if not file.reason and file.name.startswith(start)]
-        if held:
+        if held := sum(not file.reason and file.name.startswith(start) for file in old.files):
             raise ValueError(
-                f"{shown} holds no images any more, the index {len(held)}: is its disk mounted? If they are "
+                f"{shown} holds no images any more, the index {held}: is its disk mounted? If they are "
                 f"deleted for good, delete {clean(str(out))}"
             )
         raise ValueError(f"{shown} and its subfolders hold no images")
-
-
-def check_folder(out: Path) -> None:
-    """Raise ValueError if this can be no folder of an index."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"out ({clean(str(out))}) must be a folder")
-    names = set(os.listdir(out)) if out.exists() else set()
-    ours = {".lock", PARTS, ".candidates", *(path.name for path in left_over(out, None))} if names else set()
-    if names and MANIFEST not in names and names - ours:
-        raise ValueError(f"out ({clean(str(out))}) holds other files: name a new folder for the index")
 
 
 def _lock(out: Path) -> int:

@@ -23,7 +23,7 @@ from patchreorder.files import locked
 from .local_features import SIDE, Picture, need_opencv
 from .relations import Relation, relate
 
-FORMAT = 3  # raise it when relations change
+FORMAT = 4  # raise it when relations change
 FILE = ".relations.jsonl"  # in the folder of the index
 TOGETHER = 48  # pairs that a worker gets at a time
 KEPT = 300  # pictures that a worker keeps in memory

@@ -49,6 +49,8 @@ bench: setup ## speed of the operator against x.clone() and its peers, of traini
 	$(BIN)/python benchmarks/measure.py --out runs/bench
 	$(BIN)/python benchmarks/family.py --out runs/bench
 	$(BIN)/python benchmarks/search.py --vectors 100000 --out runs/bench  # a million take an hour
+	$(BIN)/python benchmarks/candidates.py --vectors 100000 --out runs/bench
+	$(BIN)/python benchmarks/stores.py --out runs/bench
 	$(BIN)/python benchmarks/playground.py --out runs/bench
 
 fuzz: ## the kernel under AddressSanitizer, for the processor at hand

@@ -3,7 +3,7 @@
     python benchmarks/candidates.py [--out runs/bench] [--vectors 1000000] [--dimensions 512] [--quick]
 
 Contract: vectors as in benchmarks/search.py, in chunks of 500 on the disk, mapped as an index maps them. Every
-hundredth is a copy of another at a distance of 0.1 to 0.4, as descriptors of altered copies have it. Recall of copies:
+hundredth is a copy of another with noise, at a distance of 0.1 to 0.4. Recall of copies:
 the share of these whose original is among their 16 candidates. Recall@1, @4, @16: the share of the nearest of 500
 vectors, by comparing all in double precision, that are among the 16 candidates. Memory: the most that is not mapped
 from a file, above what was in use before. With --faiss the same by FAISS's inverted lists, as many lists and probes.

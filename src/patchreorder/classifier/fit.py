@@ -1,97 +1,335 @@
-"""A classifier for photographs in class folders, with reordering and without: a recipe of two rows."""
+"""From folders of photographs to a classifier and what it is worth."""
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from patchreorder.data.photos import Photos
-from patchreorder.engine import checkpoint
-from patchreorder.engine.options import Training
-from patchreorder.laboratory.cells import Job
-from patchreorder.laboratory.photographs import CURVES, FrozenPhotographTask
-from patchreorder.laboratory.recipe import Column, Plan, Recipe, Row, Setting
-from patchreorder.layers.registry import LAYER_TYPES, read_layer
-from patchreorder.models import saved
-from patchreorder.models.alexnet import BEHIND, PLACES, POOLED, convolutions
-from patchreorder.models.inserted_layer import inserted_layer
+import torch
+from torch import Tensor
 
-MODELS = ("alexnet",)
-COLUMNS = (
-    Column("Ori", "Ori", "as they are", "Ori"),
-    Column("R", "R", "rotated by U[-45, 45] degrees", "R"),
-    Column("T", "T", "shifted by U[-0.2, 0.2] of the size", "T"),
+from patchreorder.engine.progress import SILENT, Screen
+from patchreorder.models.backbones import OpenedBackbone, open_backbone
+from patchreorder.models.photo_classifier import Block, FeatureBlocks, PhotoClassifier
+from patchreorder.models.saved import ClassifierFacts, photo_classifier, save_classifier
+
+from .choose import Scored, candidates, cross_validate, folds_of, out_of_fold_scores, scaled, train
+from .evaluate import (
+    calibration_error,
+    classes_report,
+    difference,
+    mislabelled,
+    mistakes_report,
+    nearest_neighbours,
+    poses_report,
 )
+from .features import Features, compute, stored_blocks
+from .head import Head, temperature
+from .photographs import Photographs, SamePoses, open_photographs, test_poses, training_poses
+from .refusal import Refusal, choose_threshold
+
+BACKBONE = "efficientnet_lite0"
+SIGNIFICANT = 0.5  # points that rotations must cost before it is said
 
 
-def reordering(text: str) -> dict[str, Any]:
-    """What `pool5:ranked:quantiles=16` or `conv5:grid=2,levels=2` asks for; without a layer's name it is reorder.
+@dataclass(frozen=True)
+class FitOptions:
+    """What `fit` is asked for.
 
-    >>> reordering("conv5:grid=2,levels=2")
-    {'place': 'conv5', 'grid': 2, 'levels': 2}
-    >>> reordering("pool5:ranked:quantiles=16")
-    {'place': 'pool5', 'layer': 'ranked:quantiles=16'}
-    >>> reordering("conv1+conv5:ranked:quantiles=8,centre=true")
-    {'place': 'conv1+conv5', 'layer': 'ranked:quantiles=8,centre=true'}
+    Args:
+        same: poses that mean the same thing.
+        backbone: see `open_backbone`.
+        size: pixels a side of the images; by default the backbone's.
+        copies: posed copies of each training photograph; by default 4, fewer for many photographs.
+        test: fraction of the photographs that are for the test, if there is no val/.
+        angles: rotations out of 24 that each test photograph is tested in.
+        weights: file with the backbone's weights.
+        workers: processes that decode photographs.
+        seed: of the poses.
     """
-    place, _, layer = text.partition(":")
-    joined = convolutions(place) if "+" in place else []
-    if place not in PLACES and not joined:
-        raise ValueError(f"reorder ({text!r}) must begin with one of {', '.join(PLACES)}, such as pool5:grid=pixels")
-    first = layer.partition(":")[0]
-    if "=" in first or first in ("", *LAYER_TYPES["reorder"].options_type.kinds):
-        layer = f"reorder:{layer}"
-    try:
-        name, options = read_layer(layer)
-        if joined and name == "reorder":
-            raise ValueError(f"{place} are joined by a layer that leaves numbers, such as ranked:quantiles=8")
-        for each in joined:
-            inserted_layer(layer, side=POOLED[each], place=each)
-        if not joined:
-            inserted_layer(layer, side=PLACES[place][1], place=place, before_convolutions=place not in BEHIND)
-    except ValueError as error:
-        raise ValueError(f"reorder ({text!r}): {error}") from None
-    return {"place": place, **(options if name == "reorder" else {"layer": layer})}
+
+    same: SamePoses = SamePoses()
+    backbone: str = BACKBONE
+    size: int | None = None
+    copies: int | None = None
+    test: float = 0.2
+    angles: int = 6
+    weights: Path | None = None
+    workers: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.copies is not None and not 0 <= self.copies <= 64:
+            raise ValueError(f"copies ({self.copies}) must be from 0 to 64")
+        if self.angles not in (1, 2, 3, 4, 6, 8, 12, 24):
+            raise ValueError(f"angles ({self.angles}) must divide 24")
 
 
-def recipe(data: Path, *, model: str, reorder: str, width: int, epochs: float, lr: float, seeds: int) -> Recipe:
-    """The table of the two networks; its cells are known by everything that is asked for here."""
-    if model not in MODELS:
-        raise ValueError(f"model ({model!r}) must be one of {', '.join(MODELS)}")
-    for name, value in (("width", width), ("epochs", epochs), ("seeds", seeds)):
-        if not value > 0:
-            raise ValueError(f"{name} ({value}) must be more than 0")
-    options = {"variant": "torchvision", **reordering(reorder)}
-    rows = (
-        Row("plain", "AlexNet", "no reordering", "alexnet", options={"variant": "torchvision"}),
-        Row("reordered", "AlexNet, reordered", f"the same with reordering at {reorder}", "alexnet_pr", options=options),
+@dataclass(frozen=True)
+class Fitted:
+    """A classifier, and its report (JSON values)."""
+
+    network: PhotoClassifier
+    facts: ClassifierFacts
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Photographs that could be read, with their features."""
+
+    photographs: Photographs
+    features: Features
+
+    @property
+    def labels(self) -> Tensor:
+        return self.photographs.labels[torch.tensor(self.features.kept, dtype=torch.int64)]
+
+    @property
+    def names(self) -> list[str]:
+        every = self.photographs.names
+        return [every[index] for index in self.features.kept]
+
+    def paths(self) -> list[str]:
+        return [str(self.photographs.path(index)) for index in self.features.kept]
+
+
+def default_copies(count: int) -> int:
+    """Posed copies of each photograph: fewer where there are many.
+
+    >>> [default_copies(count) for count in (400, 10_000, 100_000)]
+    [4, 4, 1]
+    """
+    return 4 if count <= 10_000 else 2 if count <= 40_000 else 1
+
+
+def fit(data: Path, out: Path, options: FitOptions, *, screen: Screen = SILENT) -> Fitted:
+    """Fit a classifier to the photographs of a folder; write classifier.safetensors and keep its features in `out`.
+
+    Raises:
+        ValueError: the folder or an option does not fit.
+        OSError: the backbone's weights cannot be fetched, or a file cannot be written.
+    """
+    begun, cpu = time.monotonic(), time.process_time()
+    training, testing = open_photographs(data, test=options.test)
+    backbone = open_backbone(options.backbone, size=options.size, weights=options.weights, say=screen.say)
+    copies = default_copies(len(training)) if options.copies is None else options.copies
+    parts = []
+    for photographs, shown in (
+        (training, training_poses(len(training), options.same, copies=copies, seed=options.seed)),
+        (testing, test_poses(len(testing), angles=options.angles)),
+    ):
+        title = f"features of {len(photographs)} {'training' if photographs is training else 'test'} photographs"
+        count = screen.count(f"{title} in {len(shown[0]) if shown else 0} poses", len(photographs))
+        place = out / "features"
+        features = compute(backbone, photographs, shown, folder=place, workers=options.workers, report=count)
+        parts.append(Part(photographs, features))
+    known, unseen = parts
+    if len(known.labels.unique()) < 2:
+        raise ValueError(f"{data}: fewer than two classes have a training photograph that can be read: {_bad(parts)}")
+    screen.say("choosing by cross-validation")
+    fitted = _fit_head(backbone, known, unseen, options)
+    fitted.report["cost"] = {"seconds": time.monotonic() - begun, "cpu_seconds": time.process_time() - cpu}
+    save_classifier(out / "classifier.safetensors", fitted.network, fitted.facts)
+    return fitted
+
+
+def _fit_head(backbone: OpenedBackbone, known: Part, unseen: Part, options: FitOptions) -> Fitted:
+    classes, labels = known.photographs.classes, known.labels
+    stored = stored_blocks(backbone)
+    folds = folds_of(known.features, labels, stored[-1])
+    tried = cross_validate(
+        known.features, labels, folds, classes=len(classes), candidates=candidates(stored)
     )
-    batch = max(1, min(64, len(Photos.open(data, "train", view="Ori")) // 4))
-    training = Training(epochs=epochs, batch=batch, lr=lr, weight_decay=0.0005)
-    plan = Plan(training=training, view="Ori", frozen=True, options={"width": width})
-    about = f"fc6 and fc7 of {width}; Nesterov SGD 0.9, batch {batch}, one cycle up to {lr}, {epochs:g} epochs"
-    return Recipe(
-        name="fit",
-        title="Your photographs as they are, rotated and shifted",
-        about="ImageNet-trained convolutions are frozen; the classifier is trained on photographs as they are, "
-        "and tested on others as they are (Ori), rotated by up to 45 degrees (R) and shifted by up to a fifth (T).",
-        metric="accuracy %",
-        better="higher",
-        rows=rows,
-        columns=COLUMNS,
-        settings={"fit": Setting(about=about, plan=lambda row, column: plan, seeds=lambda row: range(seeds))},
-        task=FrozenPhotographTask,
-        compare=[("reordered", "plain")],
-        curves=CURVES,
-        command=f"patchreorder fit --data DIR --reorder {reorder}",
-        trains_once=True,
+    chosen = max(tried, key=lambda each: each.score)
+    x, _ = scaled(known.features, chosen.candidate.blocks)
+    scores = out_of_fold_scores(
+        x, labels, folds, classes=len(classes), copies=chosen.copies, strengths=[chosen.strength]
+    )[0]
+    tested = folds >= 0
+    heat = temperature(scores[tested].flatten(0, 1), labels[tested].repeat_interleave(scores.shape[1]))
+    refusal = choose_threshold(
+        scores, x, labels, folds, classes=len(classes), strength=chosen.strength, copies=chosen.copies
     )
+    del x
+    head, _ = train(known.features, labels, chosen, classes=len(classes))
+    network = with_head(backbone, chosen.candidate.blocks, head, heat, classes=len(classes))
+    facts = ClassifierFacts(
+        backbone=backbone.name,
+        size=backbone.size,
+        short=backbone.short,
+        blocks=chosen.candidate.blocks,
+        classes=tuple(classes),
+        threshold=refusal.threshold / heat,
+        rotations=options.same.rotations,
+        flips=options.same.flips,
+    )
+    probabilities = (scores[:, 0] / heat).softmax(1)
+    seen = {
+        "chosen": _chosen(chosen),
+        "tried": [_chosen(each) for each in tried],
+        "gain": _gain(chosen, tried),
+        "rotations_hurt": _hurt(tried, chosen, scores, labels, folds, classes, options.same),
+        "mislabelled": mislabelled(probabilities[tested], labels[tested], _at(known.paths(), tested), classes),
+    }
+    report = {**seen, **_describe(known, unseen, options, backbone)}
+    report |= _test(known, unseen, tried, chosen, head, heat, refusal)
+    report["verdict"] = verdict(report)
+    facts = _with_report(facts, report)
+    return Fitted(network, facts, report)
 
 
-def save_classifier(task: FrozenPhotographTask, job: Job, path: Path) -> None:
-    """Write the whole network of a finished job as a classifier to use."""
-    weights, _ = checkpoint.read(job.folder / "weights.safetensors")
-    model = task.network(job)
-    model.load_state_dict(weights, strict=False)
-    options = {**job.plan.options, **job.row.options}
-    saved.save(path, model, name=job.row.model, options=options, classes=task.classes(job))
+def with_head(
+    backbone: OpenedBackbone, blocks: Sequence[Block], head: Head, heat: float, *, classes: int
+) -> PhotoClassifier:
+    """The whole network: backbone, pools and head, whose logits are the scores divided by the temperature."""
+    network = photo_classifier(FeatureBlocks(backbone.model, backbone.layers, blocks), classes=classes)
+    with torch.no_grad():
+        network.head.weight.copy_(head.weight.T / heat)
+        network.head.bias.copy_(head.bias / heat)
+    return network.requires_grad_(False).eval()
+
+
+def _test(
+    known: Part, unseen: Part, tried: Sequence[Scored], chosen: Scored, head: Head, heat: float, refusal: Refusal
+) -> dict[str, Any]:
+    """What the test photographs say; those that are also in the training are left out."""
+    seen_before = set(known.features.digests)
+    own = torch.tensor([digest not in seen_before for digest in unseen.features.digests], dtype=torch.bool)
+    shared = [name for name, new in zip(unseen.names, own.tolist(), strict=True) if not new]
+    labels, classes = unseen.labels[own], known.photographs.classes
+    if not len(labels):
+        return {"shared": shared, "accuracy": {}, "test": 0}
+    plain = max((each for each in tried if each.candidate == tried[0].candidate and not each.copies), key=_score)
+    simple, _ = train(known.features, known.labels, plain, classes=len(classes))
+
+    def scores(blocks: Sequence[Block], head: Head) -> Tensor:
+        return head(torch.cat([unseen.features.block(block)[own] for block in blocks], 2))
+
+    ours = scores(chosen.candidate.blocks, head)
+    vectors = known.features.block(plain.candidate.blocks[0], [0])[:, 0]
+    test_vectors = unseen.features.block(plain.candidate.blocks[0])[own]
+    votes = nearest_neighbours(vectors, known.labels, test_vectors.flatten(0, 1), classes=len(classes))
+    methods = {
+        "fit": ours,
+        "plain average": scores(plain.candidate.blocks, simple),
+        "5 nearest": votes.unflatten(0, test_vectors.shape[:2]),
+    }
+    probabilities = (ours[:, 0] / heat).softmax(1)
+    paths = _at(unseen.paths(), own)
+    return {
+        "test": len(labels),
+        "shared": shared,
+        **poses_report(methods, labels),
+        **classes_report(probabilities.argmax(1), labels, classes, known.labels),
+        "mistakes": mistakes_report(probabilities, labels, paths, classes),
+        "calibration_error": calibration_error(probabilities, labels),
+        "refusal": {
+            **asdict(refusal),
+            "test": 100 * float((ours[:, 0].amax(1) < refusal.threshold).float().mean()),
+        },
+    }
+
+
+def _score(scored: Scored) -> float:
+    return scored.score
+
+
+def _at(names: Sequence[str], chosen: Tensor) -> list[str]:
+    return [name for name, wanted in zip(names, chosen.tolist(), strict=True) if wanted]
+
+
+def _chosen(scored: Scored) -> dict[str, Any]:
+    return {
+        "name": scored.candidate.name,
+        "blocks": [str(block) for block in scored.candidate.blocks],
+        "copies": scored.copies,
+        "strength": scored.strength,
+        "upright": scored.upright,
+        "posed": scored.posed,
+    }
+
+
+def _gain(chosen: Scored, tried: Sequence[Scored]) -> dict[str, Any]:
+    """The cross-validated difference to the plain average with a linear head, over all poses."""
+    plain = tried[0]
+    return {
+        "upright": difference(chosen.correct[:, 0], plain.correct[:, 0]),
+        "posed": difference(chosen.correct.float().mean(1), plain.correct.float().mean(1)),
+    }
+
+
+def _hurt(
+    tried: Sequence[Scored],
+    chosen: Scored,
+    scores: Tensor,
+    labels: Tensor,
+    folds: Tensor,
+    classes: Sequence[str],
+    same: SamePoses,
+) -> dict[str, Any] | None:
+    """What posed copies cost on photographs as they are, if that is shown; and the classes that become alike."""
+    pair = {each.copies: each for each in tried if each.candidate == chosen.candidate}
+    if len(pair) < 2:
+        return None
+    cost = difference(pair[False].correct[:, 0], pair[True].correct[:, 0])
+    if cost["low"] <= 0 or cost["value"] < SIGNIFICANT:
+        return None
+    answers, truth = scores[folds >= 0][:, 0].argmax(1), labels[folds >= 0]
+    confused: dict[tuple[int, int], int] = defaultdict(int)
+    for right, answer in zip(truth.tolist(), answers.tolist(), strict=True):
+        if right != answer:
+            confused[min(right, answer), max(right, answer)] += 1
+    pairs = sorted(confused, key=lambda names: -confused[names])[:3]
+    return {"cost": cost, "rotations": same.rotations, "classes": [[classes[a], classes[b]] for a, b in pairs]}
+
+
+def _describe(known: Part, unseen: Part, options: FitOptions, backbone: OpenedBackbone) -> dict[str, Any]:
+    by_content: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for digest, name, label in zip(known.features.digests, known.names, known.labels.tolist(), strict=True):
+        by_content[digest].append((name, label))
+    twice = [[name for name, _ in own] for own in by_content.values() if len({label for _, label in own}) > 1]
+    repeated = sum(len(own) - 1 for own in by_content.values())
+    numbers = torch.bincount(known.labels, minlength=len(known.photographs.classes)).tolist()
+    return {
+        "classes": known.photographs.classes,
+        "train": len(known.labels),
+        "backbone": backbone.name,
+        "size": backbone.size,
+        "copies": next(iter(known.features.pools.values())).shape[1] - 1,
+        "same_poses": asdict(options.same),
+        "unreadable": {**known.features.faults, **unseen.features.faults},
+        "in_two_classes": twice,
+        "repeated": repeated,
+        "single": [name for name, own in zip(known.photographs.classes, numbers, strict=True) if own == 1],
+    }
+
+
+def _bad(parts: Sequence[Part]) -> str:
+    faults = [f"{name}: {reason}" for part in parts for name, reason in part.features.faults.items()]
+    return "; ".join(faults[:3]) or "there are too few"
+
+
+def verdict(report: dict[str, Any]) -> str:
+    """The outcome in one sentence or two."""
+    if not report.get("accuracy"):
+        return "There is no test photograph that is not also in training: nothing was measured."
+    upright, any_pose = report["accuracy"]["as they are"], report["accuracy"]["any rotation"]
+    against = report["differences"]["any rotation"]["plain average"]
+    text = f"{upright['fit']['value']:.1f} % of {report['test']} test photographs are right as they are"
+    text += f", {any_pose['fit']['value']:.1f} % in any rotation"
+    better = "more" if against["value"] >= 0 else "fewer"
+    shown = "" if against["low"] > 0 or against["high"] < 0 else ", within chance"
+    return f"{text}: there {abs(against['value']):.1f} points {better} than the plain average with a linear head{shown}."
+
+
+def _with_report(facts: ClassifierFacts, report: dict[str, Any]) -> ClassifierFacts:
+    kept = {key: report[key] for key in ("verdict", "chosen", "train", "test") if key in report}
+    return ClassifierFacts(**{**facts.__dict__, "report": kept})
+
+
+Say = Callable[[str], None]

@@ -17,11 +17,13 @@ from torch.nn import functional as F
 
 
 class Pose(NamedTuple):
-    """How an image lies on a canvas of its size: rotated counter-clockwise about the centre, then shifted."""
+    """How an image lies on a canvas of its size: mirrored, scaled, rotated counter-clockwise, then shifted."""
 
     degrees: float = 0.0
     down: float = 0.0  # of the height
     right: float = 0.0  # of the width
+    scale: float = 1.0  # about the centre
+    flip: bool = False  # left and right change places
 
 
 UPRIGHT = Pose()
@@ -33,8 +35,8 @@ def rotations(*, most: float = 45.0, step: float = 9.0) -> dict[str, Pose]:
     """Rotations from -most to most degrees, counter-clockwise positive; 0 is called "as it is".
 
     >>> sweep = rotations()
-    >>> len(sweep), [pose.degrees for pose in sweep.values()][:3], sweep["rotate 45"]
-    (11, [-45.0, -36.0, -27.0], Pose(degrees=45.0, down=0.0, right=0.0))
+    >>> len(sweep), [pose.degrees for pose in sweep.values()][:3], sweep["rotate 45"] == Pose(degrees=45.0)
+    (11, [-45.0, -36.0, -27.0], True)
     """
     return {f"rotate {value:g}" if value else AS_IT_IS: Pose(degrees=value) for value in _steps(most, step)}
 
@@ -52,8 +54,8 @@ def translations(*, most: float = 0.2, step: float = 0.04, axes: Sequence[str] =
 
     >>> len(translations(axes=["x"])), len(translations()), len(translations(axes=["x", "y", "diagonal"]))
     (11, 21, 31)
-    >>> translations(axes=["diagonal"])["diagonal 0.12"]
-    Pose(degrees=0.0, down=0.12, right=0.12)
+    >>> translations(axes=["diagonal"])["diagonal 0.12"] == Pose(down=0.12, right=0.12)
+    True
     """
     if isinstance(axes, str) or not axes or not set(axes) <= AXES.keys():
         raise ValueError(f"axes ({axes!r}) must be a list of {', '.join(AXES)}")
@@ -67,17 +69,19 @@ def translations(*, most: float = 0.2, step: float = 0.04, axes: Sequence[str] =
 
 
 def apply_pose(images: Tensor, pose: Pose, *, fill: Sequence[float] | None = None) -> Tensor:
-    """Rotate all images counter-clockwise and then shift them, bilinearly; UPRIGHT returns the images themselves.
+    """Mirror, scale, rotate counter-clockwise and then shift all images, bilinearly; UPRIGHT returns the images themselves.
 
     Shape:
         images: (b, c, h, w), floating point; so is the result.
 
     Args:
-        pose: degrees, and shifts as fractions of the height and the width.
+        pose: the same for all images.
         fill: the value of uncovered pixels, one for each channel; 0 by default.
 
     >>> images = torch.rand(2, 1, 5, 5)
     >>> torch.allclose(apply_pose(images, Pose(degrees=90.0)), images.rot90(1, (2, 3)), atol=1e-5)
+    True
+    >>> torch.allclose(apply_pose(images, Pose(flip=True)), images.flip(3), atol=1e-5)
     True
     >>> torch.allclose(apply_pose(images, Pose(right=0.2))[:, :, :, 1:], images[:, :, :, :-1], atol=1e-5)
     True
@@ -114,7 +118,8 @@ def _taps(pose: Pose, height: int, width: int) -> tuple[Tensor, Tensor]:
     y = (torch.arange(height, dtype=torch.float64) - middle[0] - pose.down * height)[:, None]
     x = torch.arange(width, dtype=torch.float64) - middle[1] - pose.right * width
     # The inverse rotation about the centre, with y downwards, as in transforms.warp.
-    rows, columns = (sin * x + cos * y + middle[0]).flatten(), (cos * x - sin * y + middle[1]).flatten()
+    cos, sin, mirror = cos / pose.scale, sin / pose.scale, -1.0 if pose.flip else 1.0
+    rows, columns = (sin * x + cos * y + middle[0]).flatten(), (mirror * (cos * x - sin * y) + middle[1]).flatten()
     top, left = rows.floor(), columns.floor()
     index, weight = [], []
     for row, vertical in ((top, top + 1 - rows), (top + 1, rows - top)):

@@ -142,13 +142,21 @@ def _posed_part(
         return image.crop(box)
     (width, height), (left, top, right, bottom) = image.size, box
     angle = math.radians(pose.degrees)
-    cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)  # so that a quarter turn is exact
+    cos, sin = (round(value, 15) / pose.scale for value in (math.cos(angle), math.sin(angle)))  # exact quarter turns
     # From the centre and with y downwards, the canvas at (x, y) shows the image at [[cos, -sin], [sin, cos]] (x, y).
     x, y = left - width / 2 - pose.right * width, top - height / 2 - pose.down * height
+    mirror = -1 if pose.flip else 1
     return image.transform(
         (right - left, bottom - top),
         Image.Transform.AFFINE,
-        (cos, -sin, cos * x - sin * y + width / 2, sin, cos, sin * x + cos * y + height / 2),
+        (
+            mirror * cos,
+            mirror * -sin,
+            mirror * (cos * x - sin * y) + width / 2,
+            sin,
+            cos,
+            sin * x + cos * y + height / 2,
+        ),
         Image.Resampling.BILINEAR,
         fillcolor=fill,
     )

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from patchreorder.data.backbone_weights import backbone_weights
@@ -133,6 +134,71 @@ def load_backbone(name: str, model: nn.Module, tensors: Mapping[str, Tensor]) ->
         value.copy_(tensors[key])
 
 
+@dataclass(frozen=True)
+class OpenedBackbone:
+    """A backbone with trained weights, in evaluation mode, channels last.
+
+    Args:
+        name: as requested.
+        model: images (b, 3, size, size) in [0, 1] to feature maps or features.
+        layers: names of inner layers, in order -> modules; the last one gives the features of a plain classifier.
+        size: pixels a side of the images.
+        short: the short side that a photograph is scaled to before its crop.
+    """
+
+    name: str
+    model: nn.Module
+    layers: Mapping[str, str]
+    size: int
+    short: int
+
+
+def open_backbone(
+    name: str,
+    *,
+    size: int | None = None,
+    weights: Path | None = None,
+    say: Callable[[str], None] = lambda message: None,
+    trained: bool = True,
+) -> OpenedBackbone:
+    """One of `BACKBONES`, or a network of torchvision or timm by name ("timm:resnet18").
+
+    Args:
+        name: of the backbone.
+        size: pixels a side of the images; by default those it was trained with.
+        weights: file with its weights; fetched once and cached without it.
+        say: receives a line about each download.
+        trained: load weights; without it they are random, for the caller to load.
+
+    Raises:
+        ValueError: there is no such backbone, or the weights do not fit.
+        ImportError: the package is not installed, or does not work with this torch.
+        OSError: the weights cannot be opened or downloaded.
+    """
+    package, colon, network = name.partition(":")
+    if colon and package in PACKAGES:
+        model, mean, std, own = load_network(package, network, weights, trained=trained)
+        last = [module for module, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+        if not last:
+            raise ValueError(f"backbone ({name!r}) has no fully connected layer to take the features of")
+        model.set_submodule(last[-1], nn.Identity())
+        model = nn.Sequential(OrderedDict(normalise=Normalise(mean, std), network=model))
+        layers: Mapping[str, str] = {"features": "network"}
+    elif name in BACKBONES:
+        backbone = BACKBONES[name]
+        model, own, layers = backbone.create(), backbone.size, backbone.layers
+        if trained:
+            load_backbone(name, model, backbone_weights(name, file=weights, say=say))
+    else:
+        others = " or ".join(f"{package}:NAME" for package in PACKAGES)
+        raise ValueError(f"backbone ({name!r}) must be one of {', '.join(BACKBONES)}, or {others}")
+    size = own if size is None else size
+    if not 32 <= size <= 1024:
+        raise ValueError(f"size ({size}) must be from 32 to 1024")
+    model = model.requires_grad_(False).eval().to(memory_format=torch.channels_last)
+    return OpenedBackbone(name, model, layers, size, size + size // 7)
+
+
 def imagenet_classifier(
     name: str, *, weights: Path | None = None, say: Callable[[str], None] = lambda message: None
 ) -> nn.Sequential:
@@ -153,7 +219,9 @@ def imagenet_classifier(
     return model
 
 
-def load_network(package: str, name: str, weights: Path | None) -> tuple[nn.Module, Colour, Colour, int]:
+def load_network(
+    package: str, name: str, weights: Path | None, *, trained: bool = True
+) -> tuple[nn.Module, Colour, Colour, int]:
     """A classifier of timm or torchvision, with the package's trained weights or with those of a file.
 
     Also the mean, the standard deviation and the pixels a side of the images that it was trained with.
@@ -167,11 +235,11 @@ def load_network(package: str, name: str, weights: Path | None) -> tuple[nn.Modu
     mean, std, size = MEAN, STD, SIZE
     try:
         if package == "timm":
-            model = module.create_model(name, pretrained=weights is None)
+            model = module.create_model(name, pretrained=trained and weights is None)
             config = module.data.resolve_model_data_config(model)
             mean, std, size = tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1]
         else:
-            model = module.models.get_model(name, weights="DEFAULT" if weights is None else None)
+            model = module.models.get_model(name, weights="DEFAULT" if trained and weights is None else None)
     except (RuntimeError, KeyError) as error:
         raise ValueError(f"model ({package}:{name}) cannot be created by {package}: {error}") from None
     except OSError as error:

@@ -1,45 +1,123 @@
-"""A trained classifier as one file: weights, which network they belong to, and the names of the classes."""
+"""A trained classifier as one file: its weights, what they belong to, and the names of the classes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
-from torch import nn
 
 from patchreorder.files import write_whole
+from patchreorder.untrusted import clean, is_count, is_number
+
+from .backbones import BACKBONES, PACKAGES, open_backbone
+from .photo_classifier import Block, FeatureBlocks, PhotoClassifier
+
+FORMAT = 2
+MOST_CLASSES, MOST_BLOCKS = 100_000, 32
+POOL = re.compile(r"gap|flatten|ranked:quantiles=([1-9]|[1-5][0-9]|6[0-4])")  # what a file may ask for
 
 
-def save(path: Path, model: nn.Module, *, name: str, options: Mapping[str, Any], classes: Sequence[str]) -> None:
-    """Write a network of `create_model(name, dataset="imagenet", **options)`, whole or not at all."""
-    facts = {"model": name, "options": dict(options), "classes": list(classes)}
+@dataclass(frozen=True)
+class ClassifierFacts:
+    """What a classifier file says beside its weights.
+
+    Args:
+        backbone: its name, see `open_backbone`.
+        size, short: pixels a side of the crop, and of the short side of the photograph before it.
+        blocks: what the head reads.
+        classes: their names.
+        threshold: an image whose largest logit is below it is none of these classes.
+        rotations, flips: poses that mean the same thing, for `views`.
+        report: numbers that were measured when it was made.
+    """
+
+    backbone: str
+    size: int
+    short: int
+    blocks: tuple[Block, ...]
+    classes: tuple[str, ...]
+    threshold: float
+    rotations: float = 180.0
+    flips: bool = False
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_classifier(path: Path, model: PhotoClassifier, facts: ClassifierFacts) -> None:
+    """Write a classifier, whole or not at all."""
     tensors = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    write_whole(path, to_bytes(tensors, metadata={"classifier": json.dumps(facts)}))
+    text = json.dumps({"format": FORMAT, **asdict(facts)})
+    write_whole(path, to_bytes(tensors, metadata={"classifier": text}))
 
 
-def load_classifier(path: str | Path) -> tuple[nn.Module, list[str]]:
-    """The network of a file that `patchreorder fit` wrote, in eval mode, and the names of its classes.
+def read_classifier(path: str | Path) -> tuple[PhotoClassifier, ClassifierFacts]:
+    """The network of a file that `patchreorder fit` wrote, in evaluation mode, and its facts.
 
-    It takes images (b, 3, 224, 224) from 0 to 1: a photograph scaled to a short side of 256 and cropped to its centre.
+    Nothing in the file is run, and nothing is allocated before its shapes are compared.
 
     Raises:
         ValueError: the file is truncated, damaged, or of another kind.
+        OSError: it cannot be opened.
     """
-    from . import create_model
-
+    Path(path).open("rb").close()  # or a missing file would be reported as a damaged one
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})["classifier"])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        name, options, classes = facts["model"], facts["options"], [str(name) for name in facts["classes"]]
-        model = create_model(name, dataset="imagenet", **{**options, "classes": len(classes)})
-        model.load_state_dict(tensors)
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            f"{path} is not a classifier of `patchreorder fit`, or is damaged: {' '.join(str(error).split())[:200]}"
-        ) from None
-    return model.eval(), classes
+            facts = _facts(json.loads((file.metadata() or {})["classifier"]))
+            model = _network(facts)
+            own = model.state_dict()
+            found = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+            for key, value in own.items():
+                if found.pop(key, None) != list(value.shape):
+                    raise ValueError(f"{key} is missing or has another shape than {tuple(value.shape)}")
+            if found:
+                raise ValueError(f"it has more tensors than its network: {', '.join(list(found)[:3])}")
+            model.load_state_dict({key: file.get_tensor(key).float() for key in own})
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
+        reason = clean(" ".join(str(error).split())[:200])
+        raise ValueError(f"{path} is not a classifier of `patchreorder fit`, or is damaged: {reason}") from None
+    return model.requires_grad_(False).eval(), facts
+
+
+def _facts(text: Any) -> ClassifierFacts:
+    if text.get("format") != FORMAT:
+        raise ValueError("it was made by another version: fit it again")
+    classes, blocks = clean(text["classes"]), [Block(str(a), str(b), bool(c)) for a, b, c in text["blocks"]]
+    if not (isinstance(classes, list) and 2 <= len(classes) <= MOST_CLASSES):
+        raise ValueError(f"classes must be from 2 to {MOST_CLASSES}")
+    if not 1 <= len(blocks) <= MOST_BLOCKS or not all(POOL.fullmatch(block.pool) for block in blocks):
+        raise ValueError("its blocks are none that `fit` makes")
+    if not (is_count(text["size"]) and is_count(text["short"]) and 32 <= text["size"] <= text["short"] <= 2048):
+        raise ValueError(f"size ({text['size']!r}) and short ({text['short']!r}) must be from 32 to 2048")
+    if not is_number(text["threshold"]) or not is_number(text["rotations"]):
+        raise ValueError("threshold and rotations must be numbers")
+    if text["backbone"] not in BACKBONES and str(text["backbone"]).partition(":")[0] not in PACKAGES:
+        raise ValueError(f"its backbone ({str(text['backbone'])[:80]!r}) is unknown")
+    return ClassifierFacts(
+        backbone=text["backbone"],
+        size=text["size"],
+        short=text["short"],
+        blocks=tuple(blocks),
+        classes=tuple(str(name) for name in classes),
+        threshold=float(text["threshold"]),
+        rotations=float(text["rotations"]),
+        flips=bool(text["flips"]),
+        report=clean(text["report"]) if isinstance(text["report"], dict) else {},
+    )
+
+
+def _network(facts: ClassifierFacts) -> PhotoClassifier:
+    backbone = open_backbone(facts.backbone, trained=False)
+    return photo_classifier(FeatureBlocks(backbone.model, backbone.layers, facts.blocks), classes=len(facts.classes))
+
+
+def photo_classifier(features: FeatureBlocks, *, classes: int) -> PhotoClassifier:
+    """A classifier with a new head for these features."""
+    with torch.no_grad():
+        widths = [values.shape[1] for values in features.eval().pooled(torch.zeros(1, 3, 64, 64))]
+    return PhotoClassifier(features, widths=widths, classes=classes)

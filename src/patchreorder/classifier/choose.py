@@ -1,0 +1,215 @@
+"""Choose what the head reads, how strongly it is regularised, and whether it learns from posed copies.
+
+By cross-validation over poses inside the training photographs. Look-alike photographs of a class stay in one fold, so
+that a photograph is never tested with its neighbour of the same burst or shelf in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from patchreorder.models.photo_classifier import Block
+
+from .features import Features
+from .head import STRENGTHS, Head, Scaling, moments, reduced, solve, solve_moments
+
+FOLDS = 4
+
+
+class Candidate(NamedTuple):
+    """Something that the head may read."""
+
+    name: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A candidate with and without posed copies at its best strength, cross-validated."""
+
+    candidate: Candidate
+    copies: bool
+    strength: float
+    correct: Tensor  # (photographs, poses), bool: of every photograph in the fold that was left out
+
+    @property
+    def upright(self) -> float:
+        """Percentage of photographs that are right as they are."""
+        return 100 * float(self.correct[:, 0].float().mean())
+
+    @property
+    def posed(self) -> float:
+        """Percentage of posed copies that are right; as they are if there are none."""
+        return 100 * float(self.correct[:, min(1, self.correct.shape[1] - 1) :].float().mean())
+
+    @property
+    def score(self) -> float:
+        """What is maximised: half of it as they are, half in the poses that mean the same."""
+        return (self.upright + self.posed) / 2
+
+
+def candidates(stored: Sequence[Block]) -> list[Candidate]:
+    """What may be read of blocks that were computed: the plain average first."""
+    *inner, last = stored
+    plain = Candidate("plain average", (Block(last.layer, last.pool),))
+    if not inner:
+        return [plain]
+    roots = Block(last.layer, last.pool, True)
+
+    def names(blocks: Sequence[Block]) -> str:
+        return "+".join(block.layer for block in blocks)
+
+    return [
+        plain,
+        Candidate(f"averages of {names(inner)}+{last.layer}", (*(Block(block.layer) for block in inner), roots)),
+        *(
+            Candidate(f"sorted quarters of {names(own)}, average of {last.layer}", (*own, roots))
+            for own in (inner[1:], inner)
+        ),
+    ]
+
+
+def folds_of(features: Features, labels: Tensor, last: Block, *, count: int = FOLDS, seed: int = 0) -> Tensor:
+    """The fold of each photograph, about equal parts of every class.
+
+    Two photographs of a class are look-alikes, and stay in one fold, if they are as similar as a photograph and its own
+    posed copies usually are. A class of one photograph has fold -1: it is never left out.
+    """
+    vectors = features.block(Block(last.layer, last.pool, True))
+    alike = _usual_similarity(vectors)
+    found = torch.full((len(labels),), -1)
+    random = np.random.default_rng(seed)
+    for label in labels.unique().tolist():
+        own = (labels == label).nonzero()[:, 0]
+        if len(own) < 2:
+            continue
+        number = min(count, len(own))
+        groups = _linked(vectors[own, 0], alike, most=-(-len(own) // number))
+        random.shuffle(groups)
+        groups.sort(key=len, reverse=True)
+        load = [0] * number
+        for group in groups:
+            fold = load.index(min(load))
+            found[own[group]] = fold
+            load[fold] += len(group)
+    return found
+
+
+def _usual_similarity(vectors: Tensor) -> float:
+    """The median cosine of photographs (n, poses, values) and their posed copies; 2, which none has, without copies."""
+    if vectors.shape[1] < 2:
+        return 2.0
+    return float((vectors[:, :1] * vectors[:, 1:]).sum(2).median())
+
+
+def _linked(vectors: Tensor, alike: float, *, most: int) -> list[list[int]]:
+    """Groups of vectors (n, values) that are joined by pairs at least so alike, the most alike first, up to a size."""
+    group = list(range(len(vectors)))
+    members = {index: [index] for index in group}
+    pairs = []
+    for begin in range(0, len(vectors), 1024):
+        close = vectors[begin : begin + 1024] @ vectors.T
+        near = (close >= alike).nonzero()
+        near = near[near[:, 0] + begin < near[:, 1]]
+        values = close[near[:, 0], near[:, 1]]
+        pairs += list(zip((-values).tolist(), (near[:, 0] + begin).tolist(), near[:, 1].tolist(), strict=True))
+    for _, first, second in sorted(pairs):
+        a, b = group[first], group[second]
+        if a != b and len(members[a]) + len(members[b]) <= most:
+            for index in members[b]:
+                group[index] = a
+            members[a] += members.pop(b)
+    return list(members.values())
+
+
+def cross_validate(
+    features: Features,
+    labels: Tensor,
+    folds: Tensor,
+    *,
+    classes: int,
+    candidates: Sequence[Candidate],
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Scored]:
+    """Every candidate with posed copies and without, each at its best strength."""
+    found = []
+    poses = next(iter(features.pools.values())).shape[1]
+    for candidate in candidates:
+        x, scaling = scaled(features, candidate.blocks)
+        for copies in (False, True)[: min(2, poses)]:
+            tested = [_out_of_fold(x, labels, folds, classes=classes, copies=copies)]
+            best = max(range(len(STRENGTHS)), key=lambda place: _score(tested[0][place], folds))
+            found.append(Scored(candidate, copies, STRENGTHS[best], tested[0][best][folds >= 0]))
+        del x, scaling
+    return found
+
+
+def scaled(features: Features, blocks: Sequence[Block]) -> tuple[Tensor, Scaling]:
+    """The features that a head reads: (photographs, poses, values) in as few dimensions as they have, and scaling."""
+    own = [features.block(block) for block in blocks]
+    shape = own[0].shape[:2]
+    flat = [block.flatten(0, 1) for block in own]
+    scaling = Scaling.of(flat)
+    return reduced(scaling(flat))[0].unflatten(0, shape), scaling
+
+
+def _out_of_fold(x: Tensor, labels: Tensor, folds: Tensor, *, classes: int, copies: bool) -> list[Tensor]:
+    """For each strength: whether photographs in each pose are right when their fold is left out of the training."""
+    return [
+        scores.argmax(2) == labels[:, None]
+        for scores in out_of_fold_scores(x, labels, folds, classes=classes, copies=copies, strengths=STRENGTHS)
+    ]
+
+
+def out_of_fold_scores(
+    x: Tensor, labels: Tensor, folds: Tensor, *, classes: int, copies: bool, strengths: Sequence[float]
+) -> list[Tensor]:
+    """For each strength, scores (photographs, poses, classes) of photographs that the head did not see."""
+    poses = x.shape[1] if copies else 1
+    scores = [torch.zeros(*x.shape[:2], classes) for _ in strengths]
+
+    def rows(chosen: Tensor) -> tuple[Tensor, Tensor]:
+        return x[chosen, :poses].flatten(0, 1), labels[chosen].repeat_interleave(poses)
+
+    many = len(x) * poses >= 1.5 * x.shape[2]
+    sums = {fold: moments(*rows(folds == fold), classes=classes) for fold in folds.unique().tolist() if many}
+    for fold in folds.unique().tolist():
+        if fold < 0:
+            continue
+        held = folds == fold
+        if many:  # sums over all other folds: every product is computed once
+            rest = [own for other, own in sums.items() if other != fold]
+            count, *total = (sum(values[1:], values[0]) for values in zip(*rest, strict=True))
+            heads = solve_moments(float(count), *total, strengths=strengths)
+        else:
+            heads = solve(*rows(~held), classes=classes, strengths=strengths)
+        for own, head in zip(scores, heads, strict=True):
+            own[held] = head(x[held])
+    return scores
+
+
+def _score(correct: Tensor, folds: Tensor) -> float:
+    own = correct[folds >= 0].float()
+    return float(own[:, 0].mean() + own[:, min(1, own.shape[1] - 1) :].mean())
+
+
+def train(
+    features: Features, labels: Tensor, chosen: Scored, *, classes: int, rows: Tensor | None = None
+) -> tuple[Head, Scaling]:
+    """The head of a choice, trained on all photographs, for features that are not scaled; and its scaling."""
+    own = [features.block(block) for block in chosen.candidate.blocks]
+    flat = [block.flatten(0, 1) for block in own]
+    scaling = Scaling.of(flat)
+    used = [block[:, : None if chosen.copies else 1] for block in own]
+    poses = used[0].shape[1]
+    x, basis = reduced(scaling([block.flatten(0, 1) for block in used]))
+    head = next(solve(x, labels.repeat_interleave(poses), classes=classes, strengths=[chosen.strength]))
+    if basis is not None:
+        head = Head(basis @ head.weight, head.bias)
+    return head.unscaled(scaling), scaling

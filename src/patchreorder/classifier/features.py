@@ -1,0 +1,232 @@
+"""Features of photographs in poses, computed once by a frozen backbone and kept in files, so that a killed run goes on.
+
+What is kept are the pools of the layers before they are normalised: four quantiles of the sorted values of a map
+contain its average too. Every candidate for the head is made of them without another forward pass.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from patchreorder.engine import checkpoint
+from patchreorder.engine.batches import model_input
+from patchreorder.files import digest, write_whole
+from patchreorder.models.backbones import OpenedBackbone
+from patchreorder.models.photo_classifier import Block, FeatureBlocks, normalised
+
+from .photographs import Crops, Cropper, Photographs, Shown, crops
+
+QUANTILES = 4
+CHUNK = 64  # photographs of a file
+BATCH = 32  # images of a forward pass
+
+
+@dataclass(frozen=True)
+class Features:
+    """Pools of the photographs of one part in all their poses.
+
+    Args:
+        kept: indices of the photographs that could be read.
+        digests: of the contents of their files.
+        faults: of the others: name -> reason.
+        pools: blocks that were computed -> (photographs, poses, values), float16.
+    """
+
+    kept: list[int]
+    digests: list[str]
+    faults: dict[str, str]
+    pools: Mapping[Block, Tensor]
+
+    def block(self, wanted: Block, poses: slice | Sequence[int] = slice(None)) -> Tensor:
+        """A block as the head reads it: (photographs, poses, values), float32, of unit length."""
+        for own, values in self.pools.items():
+            if own.layer == wanted.layer and wanted.pool in (own.pool, "gap"):
+                chosen = values[:, poses].float()
+                if wanted.pool != own.pool:
+                    chosen = chosen.unflatten(2, (-1, QUANTILES)).mean(3)
+                return normalised(chosen, root=wanted.root)
+        raise ValueError(f"block ({wanted}) was not computed: {', '.join(map(str, self.pools))}")
+
+
+def stored_blocks(backbone: OpenedBackbone) -> list[Block]:
+    """What is computed for a backbone: quantiles of its last inner layers, and the average of its last maps."""
+    names = list(backbone.layers)
+    inner = [Block(name, f"ranked:quantiles={QUANTILES}") for name in names[-5:-1]] if len(names) > 4 else []
+    return [*inner, Block(names[-1], "gap")]
+
+
+class Pooled(nn.Module):
+    """Images to the pools of blocks, joined: (batch, values); not normalised."""
+
+    def __init__(self, features: FeatureBlocks) -> None:
+        super().__init__()
+        self.features = features
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat(self.features.pooled(images), 1)
+
+
+def compute(
+    backbone: OpenedBackbone,
+    photographs: Photographs,
+    shown: Sequence[Sequence[Shown]],
+    *,
+    folder: Path,
+    workers: int = 0,
+    report: Callable[[int], None] = lambda more: None,
+) -> Features:
+    """The features of all photographs in their poses; what is in the folder already is not computed again.
+
+    Args:
+        backbone: in evaluation mode.
+        photographs: of one part.
+        shown: the poses of each, as many for each.
+        folder: for the files of features.
+        workers: processes that decode and pose photographs.
+        report: called with the number of photographs that are done since the last call.
+    """
+    blocks = stored_blocks(backbone)
+    network = Pooled(FeatureBlocks(backbone.model, backbone.layers, blocks)).eval()
+    facts = {
+        "backbone": checkpoint.fingerprint(backbone.model.state_dict()),
+        "blocks": [list(block) for block in blocks],
+        "size": [backbone.size, backbone.short],
+        "names": digest([photographs.names, photographs.labels.tolist(), _stamps(photographs)]),
+        "poses": digest([[[*each.pose, *each.fill] for each in own] for own in shown]),
+    }
+    place = folder / f"{photographs.part}-{digest(facts)}"
+    _remove_others(folder, photographs.part, place)
+    parts = [range(begin, min(begin + CHUNK, len(photographs))) for begin in range(0, len(photographs), CHUNK)]
+    found = {part: _read(_file(place, part), part) for part in parts}
+    missing = [part for part in parts if found[part] is None]
+    report(sum(len(part) for part in parts if found[part] is not None))
+    cropper = Cropper(photographs, shown, backbone.size, backbone.short)
+    stream = crops(cropper, [index for part in missing for index in part], workers=workers)
+    for part in missing:
+        taken = (crop for _, crop in zip(part, stream, strict=False))
+        made = _compute_part(network, part, taken, photographs, report)
+        write_whole(_file(place, part), made.packed())
+        found[part] = made
+    every = [own for part in parts if (own := found[part]) is not None]
+    widths = _widths(network, backbone.size)
+    pools = torch.cat([own.values for own in every]).split(widths, 2) if every else []
+    return Features(
+        [index for own in every for index in own.kept],
+        [text for own in every for text in own.digests],
+        {name: reason for own in every for name, reason in own.faults.items()},
+        dict(zip(blocks, pools, strict=True)),
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The photographs of one file."""
+
+    kept: list[int]
+    digests: list[str]
+    faults: dict[str, str]
+    values: Tensor  # (kept, poses, values), float16
+
+    def packed(self) -> bytes:
+        facts = {"kept": self.kept, "digests": self.digests, "faults": self.faults}
+        return save({"values": self.values}, metadata={"features": json.dumps(facts)})
+
+
+def _read(path: Path, part: range) -> _Part | None:
+    """The features of a file; None if it is not there or damaged, so that they are computed again."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts, values = json.loads(file.metadata()["features"]), file.get_tensor("values")
+        if len(facts["kept"]) + len(facts["faults"]) != len(part) or len(facts["kept"]) != len(values):
+            return None
+        return _Part(facts["kept"], facts["digests"], facts["faults"], values)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        return None
+
+
+@torch.inference_mode()
+def _compute_part(
+    network: nn.Module,
+    part: range,
+    taken: Iterator[Crops],
+    photographs: Photographs,
+    report: Callable[[int], None],
+) -> _Part:
+    kept, digests, faults, values = [], [], {}, []
+    waiting: list[np.ndarray] = []
+
+    def forward(all_of_them: bool) -> None:
+        nonlocal waiting
+        images = np.concatenate(waiting) if waiting else np.empty((0, 1, 1, 3), np.uint8)
+        count = len(images) if all_of_them else len(images) // BATCH * BATCH
+        for begin in range(0, count, BATCH):
+            batch = torch.from_numpy(images[begin : min(begin + BATCH, count)]).permute(0, 3, 1, 2)
+            values.append(network(model_input(batch, torch.device("cpu"))).half())
+        waiting = [images[count:]] if count < len(images) else []
+
+    poses = 1
+    for index, crop in zip(part, taken, strict=True):
+        if crop.pixels is None:
+            faults[photographs.names[index]] = crop.fault
+        else:
+            kept.append(index)
+            digests.append(crop.digest)
+            poses = len(crop.pixels)
+            waiting.append(crop.pixels)
+            if sum(map(len, waiting)) >= 2 * BATCH:
+                forward(all_of_them=False)
+        report(1)
+    forward(all_of_them=True)
+    if not values:
+        return _Part([], [], faults, torch.empty(0, poses, sum(_widths(network, 64)), dtype=torch.half))
+    return _Part(kept, digests, faults, torch.cat(values).unflatten(0, (-1, poses)).contiguous())
+
+
+def _widths(network: nn.Module, size: int) -> list[int]:
+    assert isinstance(network, Pooled)
+    with torch.inference_mode():
+        return [part.shape[1] for part in network.features.pooled(torch.zeros(1, 3, size, size))]
+
+
+def _file(place: Path, part: range) -> Path:
+    return place / f"{part.start:08d}.safetensors"
+
+
+def _stamps(photographs: Photographs) -> list[list[int]]:
+    """Sizes and times of the files: a photograph that was changed is computed again."""
+    found = []
+    for index in range(len(photographs)):
+        try:
+            state = photographs.path(index).stat()
+            found.append([state.st_size, state.st_mtime_ns])
+        except OSError:
+            found.append([])
+    return found
+
+
+def _remove_others(folder: Path, part: str, place: Path) -> None:
+    """Features of other settings are of no use any more."""
+    for other in folder.glob(f"{part}-*"):
+        if other != place and other.is_dir() and not other.is_symlink():
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def joined(features: Features, blocks: Sequence[Block], poses: slice | Sequence[int] = slice(None)) -> list[Tensor]:
+    """Blocks with photographs and poses in one dimension: each (photographs * poses, values)."""
+    return [features.block(block, poses).flatten(0, 1) for block in blocks]
+
+
+def unit(values: Tensor) -> Tensor:
+    """Vectors of unit length."""
+    return F.normalize(values, dim=-1)

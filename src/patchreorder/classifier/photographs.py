@@ -1,0 +1,249 @@
+"""The photographs that a classifier is fitted to and tested on, and the poses that they are shown in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from patchreorder.data import folders, shards
+from patchreorder.data.folders import Listing
+from patchreorder.data.images import MEAN_COLOUR, decode
+from patchreorder.data.loader import parallel_map
+from patchreorder.data.poses import UPRIGHT, Pose
+from patchreorder.data.shards import Shards
+from patchreorder.data.views import centre_crop
+
+DETAIL = 1.5  # short side of an image before it is posed, at most, over that of the crop's image
+FILLS = (MEAN_COLOUR, (0, 0, 0), (255, 255, 255))  # colours of uncovered pixels in posed copies, in turn
+ANGLES = tuple(15.0 * number for number in range(24))
+MAX_BYTES = 1 << 30  # of a file; larger ones are no photographs
+
+
+@dataclass(frozen=True)
+class SamePoses:
+    """Poses that mean the same thing.
+
+    Args:
+        rotations: up to so many degrees both ways; 180 is all rotations.
+        flips: mirrored photographs mean the same.
+        shifts: up to so much of the sides.
+        zoom: scaled up or down by up to this fraction.
+    """
+
+    rotations: float = 180.0
+    flips: bool = False
+    shifts: float = 0.1
+    zoom: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("rotations", self.rotations, 180.0),
+            ("shifts", self.shifts, 0.5),
+            ("zoom", self.zoom, 0.9),
+        ):
+            if not 0 <= value <= most:
+                raise ValueError(f"{name} ({value}) must be from 0 to {most:g}")
+
+    def draw(self, count: int, seed: Sequence[int]) -> list[Pose]:
+        """So many poses, whose rotations are spread evenly over the range."""
+        random = np.random.default_rng(list(seed))
+        offset, poses = random.random(), []
+        for number in range(count):
+            degrees = self.rotations * (2 * (number + offset) / count - 1)
+            down, right = (float(value) * self.shifts for value in random.uniform(-1, 1, 2))
+            scale = float(1 + self.zoom) ** float(random.uniform(-1, 1))
+            poses.append(Pose(degrees, down, right, scale, self.flips and number % 2 == 1))
+        return poses
+
+
+class Shown(NamedTuple):
+    """One pose of a photograph."""
+
+    pose: Pose
+    fill: tuple[int, int, int] = MEAN_COLOUR
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """Labelled photographs of one part, training or test.
+
+    Args:
+        source: class folders or shards.
+        chosen: which of them, indices.
+        part: "train" or "test".
+    """
+
+    source: Listing | Shards
+    chosen: tuple[int, ...]
+    part: str
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self.source.classes)
+
+    @property
+    def labels(self) -> Tensor:
+        return self.source.labels[torch.tensor(self.chosen, dtype=torch.int64)]
+
+    @property
+    def names(self) -> list[str]:
+        return [self.source.names[index] for index in self.chosen]
+
+    def path(self, index: int) -> Path:
+        """The file of a photograph; of one in a shard, the name that it had."""
+        root = self.source.root if isinstance(self.source, Listing) else Path()
+        return root / self.source.names[self.chosen[index]]
+
+
+def open_photographs(data: Path, *, test: float = 0.2) -> tuple[Photographs, Photographs]:
+    """The training and the test photographs of a folder.
+
+    It has train/ and val/ (or test/), or class folders of which a part of every class is for the test: the fraction
+    `test`, rounded, at least one photograph, but never the only one. A photograph's name decides where it goes.
+
+    Raises:
+        ValueError: the folder holds neither, or fewer than two classes.
+    """
+    if not 0 < test < 1:
+        raise ValueError(f"test ({test}) must be more than 0 and less than 1")
+    held = next((name for name in ("val", "test", "valid", "validation") if (data / name).is_dir()), None)
+    apart = (data / "train").is_dir() and held is not None
+    train = _source(data / "train" if apart else data)
+    if len(train.classes) < 2:
+        raise ValueError(f"{data} holds one class, {train.classes[0]}: two or more are needed to tell apart")
+    if apart:
+        other = _source(data / str(held), classes=train.classes)
+        return _all(train, "train"), _all(other, "test")
+    if (data / "train").is_dir() and set(train.classes) <= {"train", "val", "test", "valid", "validation"}:
+        raise ValueError(f"{data} holds train/ but neither val/ nor test/: {folders.LAYOUT}, or DIR/CLASS/*.jpg")
+    drawn = held_out(list(train.names), train.labels, fraction=test)
+    every = range(len(train))
+    return (
+        Photographs(train, tuple(index for index in every if index not in drawn), "train"),
+        Photographs(train, tuple(sorted(drawn)), "test"),
+    )
+
+
+def held_out(names: Sequence[str], labels: Tensor, *, fraction: float) -> set[int]:
+    """Indices of the test photographs: of every class the fraction, rounded, at least one, never all.
+
+    >>> sorted(held_out(["a/1", "a/2", "a/3", "b/1"], torch.tensor([0, 0, 0, 1]), fraction=0.3))
+    [2]
+    """
+    chance = {index: blake2b(name.encode(errors="surrogateescape")).digest() for index, name in enumerate(names)}
+    drawn: set[int] = set()
+    for label in labels.unique().tolist():
+        own = sorted((labels == label).nonzero()[:, 0].tolist(), key=lambda index: chance[index])
+        count = min(len(own) - 1, max(1, round(fraction * len(own))))
+        drawn.update(own[:count])
+    return drawn
+
+
+def _source(folder: Path, classes: list[str] | None = None) -> Listing | Shards:
+    if shards.are_in(folder):
+        return Shards(folder)
+    return folders.list_images(folder, classes=classes)
+
+
+def _all(source: Listing | Shards, part: str) -> Photographs:
+    return Photographs(source, tuple(range(len(source))), part)
+
+
+class Crops(NamedTuple):
+    """A photograph in its poses, or why it cannot be read."""
+
+    pixels: np.ndarray | None  # (poses, size, size, 3), uint8
+    digest: str  # of its content
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Cropper:
+    """Reads a photograph once and shows it in all its poses; it is sent to worker processes."""
+
+    photographs: Photographs
+    shown: Sequence[Sequence[Shown]]
+    size: int
+    short: int
+
+    def __call__(self, index: int) -> Crops:
+        own = self.photographs.chosen[index]
+        name = self.photographs.source.names[own]
+        try:
+            content = self.photographs.source.read(own)
+            image = small_image(content, name=name, short=self.short)
+        except (ValueError, OSError, MemoryError) as error:
+            return Crops(None, "", " ".join(str(error).split()) or type(error).__name__)
+        return Crops(
+            np.stack([crop(image, shown, size=self.size, short=self.short) for shown in self.shown[index]]),
+            sha256(content).hexdigest()[:32],
+        )
+
+
+def small_image(content: bytes, *, name: str, short: int) -> Image.Image:
+    """A photograph with no more detail than poses need; raises BadImage."""
+    side = int(DETAIL * short)
+    image = decode(content, name=name, short=side)
+    if min(image.size) <= side:
+        return image
+    width, height = (max(1, round(length * side / min(image.size))) for length in image.size)
+    return image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
+
+
+def crop(image: Image.Image, shown: Shown, *, size: int, short: int) -> np.ndarray:
+    """A photograph in a pose: (size, size, 3), uint8."""
+    return centre_crop(image, pose=shown.pose, size=size, short=short, fill=shown.fill).numpy()
+
+
+def crops(cropper: Cropper, indices: Sequence[int], *, workers: int) -> Iterator[Crops]:
+    """The photographs of these indices in their poses, in order, decoded ahead by worker processes."""
+    return parallel_map(cropper, indices, workers=workers)
+
+
+def training_poses(count: int, same: SamePoses, *, copies: int, seed: int = 0) -> list[list[Shown]]:
+    """For each photograph: as it is, and posed copies."""
+    found = []
+    for index in range(count):
+        drawn = same.draw(copies, (seed, index))
+        found.append([Shown(UPRIGHT)] + [Shown(pose, FILLS[(index + k) % len(FILLS)]) for k, pose in enumerate(drawn)])
+    return found
+
+
+TEST_POSES = ("as they are", "rotated up to 45", "shifted", "any rotation", "mirrored", "zoomed")
+
+
+def test_poses(count: int, *, angles: int = 6, seed: int = 1) -> list[list[Shown]]:
+    """For each photograph: one pose for each of `TEST_POSES`, and so many of the 24 rotations of `ANGLES`.
+
+    The rotations of photographs take turns, so that each of the 24 is tested on the same share of them.
+    """
+    found = []
+    for index in range(count):
+        random = np.random.default_rng([seed, index])
+        up_to_45, any_angle = float(random.uniform(-45, 45)), float(random.uniform(0, 360))
+        down, right = (float(value) for value in random.uniform(-0.2, 0.2, 2))
+        zoom = float(1.25 ** random.uniform(-1, 1))
+        poses = [UPRIGHT, Pose(up_to_45), Pose(0.0, down, right), Pose(any_angle), Pose(flip=True), Pose(scale=zoom)]
+        found.append([Shown(pose) for pose in [*poses, *(Pose(degrees) for degrees in swept(index, angles))]])
+    return found
+
+
+def swept(index: int, angles: int) -> list[float]:
+    """The rotations of `ANGLES` that a photograph is tested in.
+
+    >>> swept(0, 6), swept(1, 6)
+    ([0.0, 60.0, 120.0, 180.0, 240.0, 300.0], [15.0, 75.0, 135.0, 195.0, 255.0, 315.0])
+    """
+    step = len(ANGLES) // angles
+    return [ANGLES[(index % step) + step * number] for number in range(angles)]

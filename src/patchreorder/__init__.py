@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .classifier.classifier import load_classifier as load_classifier
     from .layers.orientation_reorder import OrientationReorder as OrientationReorder
     from .layers.orientation_reorder import reorder_orientations as reorder_orientations
     from .layers.patch_reorder import PatchReorder as PatchReorder
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from .layers.unroll import Unroll as Unroll
     from .layers.unroll import unroll as unroll
     from .models import create_model as create_model
-    from .models.saved import load_classifier as load_classifier
     from .operator.functional import patch_reorder as patch_reorder
     from .operator.functional import undo_reorder as undo_reorder
     from .surgery.advice import advise as advise
@@ -38,7 +38,7 @@ _MODULES = {
         "layers.shift_align": ("ShiftAlign", "align_shift"),
         "layers.unroll": ("Unroll", "unroll"),
         "models": ("create_model",),
-        "models.saved": ("load_classifier",),
+        "classifier.classifier": ("load_classifier",),
         "operator.functional": ("patch_reorder", "undo_reorder"),
         "surgery.advice": ("advise",),
         "surgery.insertion": ("insert_after", "remove_after"),

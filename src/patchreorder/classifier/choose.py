@@ -6,7 +6,7 @@ that a photograph is never tested with its neighbour of the same burst or shelf 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -135,36 +135,30 @@ def cross_validate(
     *,
     classes: int,
     candidates: Sequence[Candidate],
-    say: Callable[[str], None] = lambda text: None,
 ) -> list[Scored]:
     """Every candidate with posed copies and without, each at its best strength."""
     found = []
     poses = next(iter(features.pools.values())).shape[1]
     for candidate in candidates:
-        x, scaling = scaled(features, candidate.blocks)
+        x = scaled(features, candidate.blocks)
         for copies in (False, True)[: min(2, poses)]:
-            tested = [_out_of_fold(x, labels, folds, classes=classes, copies=copies)]
-            best = max(range(len(STRENGTHS)), key=lambda place: _score(tested[0][place], folds))
-            found.append(Scored(candidate, copies, STRENGTHS[best], tested[0][best][folds >= 0]))
-        del x, scaling
+            tested = [
+                Scored(candidate, copies, strength, (scores.argmax(2) == labels[:, None])[folds >= 0])
+                for strength, scores in zip(
+                    STRENGTHS,
+                    out_of_fold_scores(x, labels, folds, classes=classes, copies=copies, strengths=STRENGTHS),
+                    strict=True,
+                )
+            ]
+            found.append(max(tested, key=lambda scored: scored.score))
     return found
 
 
-def scaled(features: Features, blocks: Sequence[Block]) -> tuple[Tensor, Scaling]:
-    """The features that a head reads: (photographs, poses, values) in as few dimensions as they have, and scaling."""
+def scaled(features: Features, blocks: Sequence[Block]) -> Tensor:
+    """The features that a head reads: (photographs, poses, values), scaled, in as few dimensions as they have."""
     own = [features.block(block) for block in blocks]
-    shape = own[0].shape[:2]
     flat = [block.flatten(0, 1) for block in own]
-    scaling = Scaling.of(flat)
-    return reduced(scaling(flat))[0].unflatten(0, shape), scaling
-
-
-def _out_of_fold(x: Tensor, labels: Tensor, folds: Tensor, *, classes: int, copies: bool) -> list[Tensor]:
-    """For each strength: whether photographs in each pose are right when their fold is left out of the training."""
-    return [
-        scores.argmax(2) == labels[:, None]
-        for scores in out_of_fold_scores(x, labels, folds, classes=classes, copies=copies, strengths=STRENGTHS)
-    ]
+    return reduced(Scaling.of(flat)(flat))[0].unflatten(0, own[0].shape[:2])
 
 
 def out_of_fold_scores(
@@ -194,22 +188,16 @@ def out_of_fold_scores(
     return scores
 
 
-def _score(correct: Tensor, folds: Tensor) -> float:
-    own = correct[folds >= 0].float()
-    return float(own[:, 0].mean() + own[:, min(1, own.shape[1] - 1) :].mean())
-
-
-def train(
-    features: Features, labels: Tensor, chosen: Scored, *, classes: int, rows: Tensor | None = None
-) -> tuple[Head, Scaling]:
-    """The head of a choice, trained on all photographs, for features that are not scaled; and its scaling."""
-    own = [features.block(block) for block in chosen.candidate.blocks]
+def train(features: Features, labels: Tensor, chosen: Scored, *, classes: int, rows: Tensor | None = None) -> Head:
+    """The head of a choice for features that are not scaled, trained on all photographs, or on those of `rows`."""
+    rows = torch.arange(len(labels)) if rows is None else rows
+    own = [features.block(block)[rows] for block in chosen.candidate.blocks]
     flat = [block.flatten(0, 1) for block in own]
     scaling = Scaling.of(flat)
     used = [block[:, : None if chosen.copies else 1] for block in own]
     poses = used[0].shape[1]
     x, basis = reduced(scaling([block.flatten(0, 1) for block in used]))
-    head = next(solve(x, labels.repeat_interleave(poses), classes=classes, strengths=[chosen.strength]))
+    head = next(solve(x, labels[rows].repeat_interleave(poses), classes=classes, strengths=[chosen.strength]))
     if basis is not None:
         head = Head(basis @ head.weight, head.bias)
-    return head.unscaled(scaling), scaling
+    return head.unscaled(scaling)

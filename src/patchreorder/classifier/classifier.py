@@ -80,21 +80,24 @@ class Classifier:
 
     def of_crops(self, pixels: Sequence[np.ndarray]) -> list[Prediction]:
         """The classes of images whose views are cropped: each (views, size, size, 3), uint8."""
-        return [self._prediction(logits) for logits in self.logits(pixels)]
+        return [self._prediction(logits, distance) for logits, distance in self.judge(pixels)]
 
     @torch.inference_mode()
-    def logits(self, pixels: Sequence[np.ndarray]) -> list[Tensor]:
-        """The logits of each image, averaged over its views."""
+    def judge(self, pixels: Sequence[np.ndarray]) -> list[tuple[Tensor, float]]:
+        """The logits of each image, averaged over its views, and its distance to the nearest class."""
         if not pixels:
             return []
         every = torch.from_numpy(np.concatenate(pixels)).permute(0, 3, 1, 2)
-        parts = [self.network(model_input(part, torch.device("cpu"))) for part in every.split(BATCH)]
-        return [own.mean(0) for own in torch.cat(parts).split([len(each) for each in pixels])]
+        parts = [self.network.judge(model_input(part, torch.device("cpu"))) for part in every.split(BATCH)]
+        lengths = [len(each) for each in pixels]
+        logits = torch.cat([part for part, _ in parts]).split(lengths)
+        distances = torch.cat([part for _, part in parts]).split(lengths)
+        return [(own.mean(0), float(far.mean())) for own, far in zip(logits, distances, strict=True)]
 
-    def _prediction(self, logits: Tensor) -> Prediction:
+    def _prediction(self, logits: Tensor, distance: float) -> Prediction:
         probabilities, order = logits.softmax(0).sort(descending=True, stable=True)
         top = [(self.facts.classes[i], p) for i, p in zip(order.tolist(), probabilities.tolist(), strict=True)]
-        return Prediction(None if float(logits.max()) < self.facts.threshold else top[0][0], top[0][1], top)
+        return Prediction(None if distance > self.facts.threshold else top[0][0], top[0][1], top)
 
 
 def load_classifier(path: str | Path) -> Classifier:
@@ -132,7 +135,9 @@ def as_image(image: Any) -> Image.Image:
         return image.convert("RGB")
     if isinstance(image, Tensor):
         if image.dim() != 3 or image.shape[0] not in (1, 3):
-            raise ValueError(f"a tensor must be (3, height, width) or (batch, 3, height, width), got {tuple(image.shape)}")
+            raise ValueError(
+                f"a tensor must be (3, height, width) or (batch, 3, height, width), got {tuple(image.shape)}"
+            )
         array = image.detach().cpu().permute(1, 2, 0).numpy()
         return as_image(array[:, :, 0] if array.shape[2] == 1 else array)
     if not isinstance(image, np.ndarray):

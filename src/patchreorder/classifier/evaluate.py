@@ -76,7 +76,9 @@ def poses_report(scores: Mapping[str, Tensor], labels: Tensor) -> dict[str, Any]
     found: dict[str, Any] = {"accuracy": {}, "differences": {}}
     for place, pose in enumerate(TEST_POSES):
         found["accuracy"][pose] = {name: rate(own[:, place]) for name, own in right.items()}
-        found["differences"][pose] = {name: difference(right[first][:, place], right[name][:, place]) for name in others}
+        found["differences"][pose] = {
+            name: difference(right[first][:, place], right[name][:, place]) for name in others
+        }
     found["angles"] = {name: _by_angle(own) for name, own in right.items()}
     return found
 

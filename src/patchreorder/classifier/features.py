@@ -25,7 +25,7 @@ from patchreorder.files import digest, write_whole
 from patchreorder.models.backbones import OpenedBackbone
 from patchreorder.models.photo_classifier import Block, FeatureBlocks, normalised
 
-from .photographs import Crops, Cropper, Photographs, Shown, crops
+from .photographs import Cropper, Crops, Photographs, Shown, crops
 
 QUANTILES = 4
 CHUNK = 64  # photographs of a file

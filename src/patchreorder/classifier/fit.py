@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.models.backbones import OpenedBackbone, open_backbone
+from patchreorder.models.familiarity import Familiarity
 from patchreorder.models.photo_classifier import Block, FeatureBlocks, PhotoClassifier
 from patchreorder.models.saved import ClassifierFacts, photo_classifier, save_classifier
 
@@ -70,15 +71,6 @@ class FitOptions:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A classifier, and its report (JSON values)."""
-
-    network: PhotoClassifier
-    facts: ClassifierFacts
-    report: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class Part:
     """Photographs that could be read, with their features."""
 
@@ -96,6 +88,19 @@ class Part:
 
     def paths(self) -> list[str]:
         return [str(self.photographs.path(index)) for index in self.features.kept]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A classifier, its report (JSON values), and what both were made from."""
+
+    network: PhotoClassifier
+    facts: ClassifierFacts
+    report: dict[str, Any]
+    known: Part
+    unseen: Part
+    chosen: Scored
+    plain: Scored
 
 
 def default_copies(count: int) -> int:
@@ -142,29 +147,29 @@ def _fit_head(backbone: OpenedBackbone, known: Part, unseen: Part, options: FitO
     classes, labels = known.photographs.classes, known.labels
     stored = stored_blocks(backbone)
     folds = folds_of(known.features, labels, stored[-1])
-    tried = cross_validate(
-        known.features, labels, folds, classes=len(classes), candidates=candidates(stored)
-    )
+    tried = cross_validate(known.features, labels, folds, classes=len(classes), candidates=candidates(stored))
     chosen = max(tried, key=lambda each: each.score)
-    x, _ = scaled(known.features, chosen.candidate.blocks)
+    x = scaled(known.features, chosen.candidate.blocks)
     scores = out_of_fold_scores(
         x, labels, folds, classes=len(classes), copies=chosen.copies, strengths=[chosen.strength]
     )[0]
     tested = folds >= 0
     heat = temperature(scores[tested].flatten(0, 1), labels[tested].repeat_interleave(scores.shape[1]))
-    refusal = choose_threshold(
-        scores, x, labels, folds, classes=len(classes), strength=chosen.strength, copies=chosen.copies
-    )
     del x
-    head, _ = train(known.features, labels, chosen, classes=len(classes))
-    network = with_head(backbone, chosen.candidate.blocks, head, heat, classes=len(classes))
+    last = known.features.block(chosen.candidate.blocks[-1])
+    refusal = choose_threshold(last, labels, folds, classes=len(classes))
+    near = Familiarity.of(last.flatten(0, 1), labels.repeat_interleave(last.shape[1]), classes=len(classes))
+    del last
+    head = train(known.features, labels, chosen, classes=len(classes))
+    network = with_head(backbone, chosen.candidate.blocks, head, heat, near)
     facts = ClassifierFacts(
         backbone=backbone.name,
         size=backbone.size,
         short=backbone.short,
         blocks=chosen.candidate.blocks,
         classes=tuple(classes),
-        threshold=refusal.threshold / heat,
+        threshold=refusal.threshold,
+        directions=near.directions.shape[1],
         rotations=options.same.rotations,
         flips=options.same.flips,
     )
@@ -177,66 +182,61 @@ def _fit_head(backbone: OpenedBackbone, known: Part, unseen: Part, options: FitO
         "mislabelled": mislabelled(probabilities[tested], labels[tested], _at(known.paths(), tested), classes),
     }
     report = {**seen, **_describe(known, unseen, options, backbone)}
-    report |= _test(known, unseen, tried, chosen, head, heat, refusal)
+    plain = tried[0]
+    ours = head(torch.cat([unseen.features.block(block) for block in chosen.candidate.blocks], 2)) / heat
+    distances = near(unseen.features.block(chosen.candidate.blocks[-1], [0])[:, 0])
+    report |= test_report(known, unseen, plain, {"fit": ours}, refusal, distances)
     report["verdict"] = verdict(report)
-    facts = _with_report(facts, report)
-    return Fitted(network, facts, report)
+    return Fitted(network, with_report(facts, report), report, known, unseen, chosen, plain)
 
 
 def with_head(
-    backbone: OpenedBackbone, blocks: Sequence[Block], head: Head, heat: float, *, classes: int
+    backbone: OpenedBackbone, blocks: Sequence[Block], head: Head, heat: float, near: Familiarity
 ) -> PhotoClassifier:
     """The whole network: backbone, pools and head, whose logits are the scores divided by the temperature."""
-    network = photo_classifier(FeatureBlocks(backbone.model, backbone.layers, blocks), classes=classes)
+    features = FeatureBlocks(backbone.model, backbone.layers, blocks)
+    network = photo_classifier(features, classes=len(head.bias), directions=near.directions.shape[1])
     with torch.no_grad():
         network.head.weight.copy_(head.weight.T / heat)
         network.head.bias.copy_(head.bias / heat)
+    network.familiarity.load_state_dict(near.state_dict())
     return network.requires_grad_(False).eval()
 
 
-def _test(
-    known: Part, unseen: Part, tried: Sequence[Scored], chosen: Scored, head: Head, heat: float, refusal: Refusal
+def test_report(
+    known: Part, unseen: Part, plain: Scored, logits: Mapping[str, Tensor], refusal: Refusal, distances: Tensor
 ) -> dict[str, Any]:
-    """What the test photographs say; those that are also in the training are left out."""
+    """What the test photographs say; those that are also in the training are left out.
+
+    Args:
+        known, unseen: the training and the test photographs.
+        plain: the plain average with a linear head, to compare with; so is a vote of the five nearest.
+        logits: method -> (photographs, poses, classes) of the test; the first is the classifier.
+        refusal, distances: the threshold of the classifier, and how far the test photographs are, as they are.
+    """
     seen_before = set(known.features.digests)
     own = torch.tensor([digest not in seen_before for digest in unseen.features.digests], dtype=torch.bool)
     shared = [name for name, new in zip(unseen.names, own.tolist(), strict=True) if not new]
     labels, classes = unseen.labels[own], known.photographs.classes
     if not len(labels):
         return {"shared": shared, "accuracy": {}, "test": 0}
-    plain = max((each for each in tried if each.candidate == tried[0].candidate and not each.copies), key=_score)
-    simple, _ = train(known.features, known.labels, plain, classes=len(classes))
-
-    def scores(blocks: Sequence[Block], head: Head) -> Tensor:
-        return head(torch.cat([unseen.features.block(block)[own] for block in blocks], 2))
-
-    ours = scores(chosen.candidate.blocks, head)
-    vectors = known.features.block(plain.candidate.blocks[0], [0])[:, 0]
-    test_vectors = unseen.features.block(plain.candidate.blocks[0])[own]
+    (block,) = plain.candidate.blocks
+    simple = train(known.features, known.labels, plain, classes=len(classes))
+    vectors, test_vectors = known.features.block(block, [0])[:, 0], unseen.features.block(block)[own]
     votes = nearest_neighbours(vectors, known.labels, test_vectors.flatten(0, 1), classes=len(classes))
-    methods = {
-        "fit": ours,
-        "plain average": scores(plain.candidate.blocks, simple),
-        "5 nearest": votes.unflatten(0, test_vectors.shape[:2]),
-    }
-    probabilities = (ours[:, 0] / heat).softmax(1)
-    paths = _at(unseen.paths(), own)
+    methods = {name: each[own] for name, each in logits.items()}
+    methods |= {"plain average": simple(test_vectors), "5 nearest": votes.unflatten(0, test_vectors.shape[:2])}
+    ours = methods["fit"][:, 0]
+    probabilities = ours.softmax(1)
     return {
         "test": len(labels),
         "shared": shared,
         **poses_report(methods, labels),
         **classes_report(probabilities.argmax(1), labels, classes, known.labels),
-        "mistakes": mistakes_report(probabilities, labels, paths, classes),
+        "mistakes": mistakes_report(probabilities, labels, _at(unseen.paths(), own), classes),
         "calibration_error": calibration_error(probabilities, labels),
-        "refusal": {
-            **asdict(refusal),
-            "test": 100 * float((ours[:, 0].amax(1) < refusal.threshold).float().mean()),
-        },
+        "refusal": {**asdict(refusal), "test": 100 * float((distances[own] > refusal.threshold).float().mean())},
     }
-
-
-def _score(scored: Scored) -> float:
-    return scored.score
 
 
 def _at(names: Sequence[str], chosen: Tensor) -> list[str]:
@@ -324,12 +324,11 @@ def verdict(report: dict[str, Any]) -> str:
     text += f", {any_pose['fit']['value']:.1f} % in any rotation"
     better = "more" if against["value"] >= 0 else "fewer"
     shown = "" if against["low"] > 0 or against["high"] < 0 else ", within chance"
-    return f"{text}: there {abs(against['value']):.1f} points {better} than the plain average with a linear head{shown}."
+    return (
+        f"{text}: there {abs(against['value']):.1f} points {better} than the plain average with a linear head{shown}."
+    )
 
 
-def _with_report(facts: ClassifierFacts, report: dict[str, Any]) -> ClassifierFacts:
+def with_report(facts: ClassifierFacts, report: dict[str, Any]) -> ClassifierFacts:
     kept = {key: report[key] for key in ("verdict", "chosen", "train", "test") if key in report}
     return ClassifierFacts(**{**facts.__dict__, "report": kept})
-
-
-Say = Callable[[str], None]

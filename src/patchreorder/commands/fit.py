@@ -1,13 +1,15 @@
-"""`patchreorder fit`: a classifier for own photographs, with reordering and without, and what it gained."""
+"""`patchreorder fit`: a classifier for own photographs that keeps its accuracy in other poses."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from rich.console import Console
 
-from patchreorder.report import page, terminal
-from patchreorder.report.folder import load
+from patchreorder.files import write_whole
+from patchreorder.report import fitted as terminal
+from patchreorder.report import fitted_page, page
 
 from .run import use_cores
 
@@ -15,68 +17,92 @@ from .run import use_cores
 def fit(
     *,
     data: Path,
-    model: str = "alexnet",
-    weights: Path | None = None,
-    reorder: str = "conv1+conv2+conv3+conv4+conv5:ranked:quantiles=8,centre=true",
-    width: int = 512,
-    epochs: float = 20.0,
-    lr: float = 0.005,
-    seeds: int = 3,
     out: Path | None = None,
+    backbone: str = "efficientnet_lite0",
+    rotations: float = 180.0,
+    flips: bool = False,
+    shifts: float = 0.1,
+    zoom: float = 0.1,
+    finetune: float = 0.0,
+    test: float = 0.2,
+    size: int | None = None,
+    copies: int | None = None,
+    angles: int = 6,
+    weights: Path | None = None,
+    seed: int = 0,
     threads: int = 0,
     workers: int | None = None,
 ) -> None:
-    """Train a classifier on folders of photographs, and compare it with the same network without reordering.
+    """Make a classifier for the photographs in class folders, and say how well it works in every pose.
 
-    The convolutions of AlexNet, trained on ImageNet, are frozen; the layers after them are trained on
-    the photographs as they are. Both networks are then tested on other photographs as they are, rotated and shifted.
+    A trained backbone describes every photograph, as it is and in other poses; cross-validation chooses what of it a
+    linear classifier reads. Examples:
+
+    patchreorder fit --data photographs --out runs/photographs
+
+    patchreorder fit --data signs --rotations 15 --finetune 12
 
     Args:
-        data: folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or with CLASS/*.jpg, of which a fifth is for tests.
-        model: alexnet.
-        weights: file with the ImageNet-trained convolutions (.safetensors, .pth); fetched once and cached without it.
-        reorder: where and how: conv1 to conv5, pool5 or input, and a layer of the family: pool5:ranked:quantiles=16,
-            conv5:align or conv5:reorder:grid=2,levels=2; without a name it is reorder, as in pool5:grid=pixels. Several
-            convolutions are joined by a layer that leaves numbers; the default did best on groceries (Table 2).
-        width: of the two hidden layers.
-        epochs: over the photographs.
-        lr: the highest learning rate.
-        seeds: trainings of each network; chance shows in how they differ.
-        out: folder for everything; runs/fit-NAME by default, NAME being the name of the data's folder.
+        data: folder with CLASS/*.jpg, of which a fifth is for the test, or with train/CLASS/*.jpg and val/CLASS/*.jpg.
+        out: folder for classifier.safetensors, report.json and report.html; runs/fit-NAME by default, NAME being the
+            name of the data's folder.
+        backbone: efficientnet_lite0, efficientnet_lite1, efficientnet_lite2, mobilenet_v2, alexnet, torchvision:NAME or
+            timm:NAME.
+        rotations: photographs rotated by up to so many degrees mean the same thing; 180 is all rotations, 0 none.
+        flips: mirrored photographs mean the same thing.
+        shifts: photographs shifted by up to so much of their sides mean the same thing.
+        zoom: photographs scaled up or down by up to this fraction mean the same thing.
+        finetune: train the whole network for so many epochs afterwards; it is kept only if it is better.
+        test: the fraction of photographs for the test, if there is no val/.
+        size: pixels a side of the images; larger shows finer detail and takes longer.
+        copies: posed copies of each photograph to learn from; 4 by default, fewer above 10,000 photographs.
+        angles: rotations that each test photograph is tested in; all 24 take longer.
+        weights: file with the backbone's weights (.safetensors, .pth); fetched once and cached without it.
+        seed: of the poses.
         threads: of the computation; by default all cores.
         workers: processes that decode photographs; by default all cores.
     """
     console = Console(highlight=False)
     page.need_packages()
     if not data.is_dir():
-        raise ValueError(f"data ({data}) must be a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, or CLASS/*.jpg")
+        raise ValueError(f"data ({data}) must be a folder with CLASS/*.jpg, or train/CLASS/*.jpg and val/CLASS/*.jpg")
     out = out or Path("runs") / f"fit-{data.resolve().name}"
     decoders = use_cores(threads, workers)
-    from patchreorder.classifier.fit import recipe, save_classifier
+    from patchreorder.classifier.finetune import finetuned
+    from patchreorder.classifier.fit import FitOptions
+    from patchreorder.classifier.fit import fit as fit_photographs
+    from patchreorder.classifier.photographs import SamePoses
+    from patchreorder.classifier.thumbnails import thumbnails
     from patchreorder.engine.progress import Terminal
-    from patchreorder.laboratory.cells import Resources
-    from patchreorder.laboratory.photographs import FrozenPhotographTask
-    from patchreorder.laboratory.run import run
 
-    chosen = recipe(data, model=model, reorder=reorder, width=width, epochs=epochs, lr=lr, seeds=seeds)
-    screen, file = Terminal(console), out / "classifier.safetensors"
-    resources = Resources(workers=decoders, weights=weights)
+    options = FitOptions(
+        same=SamePoses(rotations, flips, shifts, zoom),
+        backbone=backbone,
+        size=size,
+        copies=copies,
+        test=test,
+        angles=angles,
+        weights=weights,
+        workers=decoders,
+        seed=seed,
+    )
+    screen = Terminal(console)
     try:
-        outcome = run(chosen, out=out, setting="fit", data=data, screen=screen, resources=resources)
-        jobs = [*outcome.measured, *outcome.there_before, *outcome.elsewhere]
-        first = next(job for job in jobs if job.row.name == "reordered" and job.cell.seed == 0)
-        assert isinstance(outcome.task, FrozenPhotographTask)
-        save_classifier(outcome.task, first, file)
+        made = fit_photographs(data, out, options, screen=screen)
+        if finetune:
+            made = finetuned(made, data, out, options, epochs=finetune, screen=screen)
     except KeyboardInterrupt as stop:
         screen.say(f"{str(stop) or 'stopped'}; the same command goes on from there")
         raise
     finally:
         screen.close()
-    found = load(out)
-    terminal.show(found, console)
-    page.write(found, out / "report.html")
+    made.report["command"] = f"patchreorder fit --data {data}"
+    write_whole(out / "report.json", json.dumps(made.report, indent=1).encode())
+    terminal.show(made.report, console)
+    fitted_page.write(made.report, out / "report.html", thumbnails=thumbnails(made.report))
+    file = out / "classifier.safetensors"
     screen.say(
-        f"\nThe reordered network (seed 0): {file}. The report: {out / 'report.html'}.\n"
-        f"Next: `patchreorder predict {file} IMAGE...` names what is on an image; in Python, "
-        "`patchreorder.load_classifier(file)` gives the network and its classes."
+        f"\nThe classifier: {file}. The report: {out / 'report.html'}.\n"
+        f"Next: `patchreorder predict {file} PATH...` names what is on photographs; in Python "
+        "`patchreorder.load_classifier(file)(path)` does."
     )

@@ -1,7 +1,10 @@
-"""`patchreorder predict`: classify images with a classifier that `patchreorder fit` trained."""
+"""`patchreorder predict`: name what is on photographs, with a classifier that `patchreorder fit` made."""
 
 from __future__ import annotations
 
+import csv
+import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,42 +13,88 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional
 
+from patchreorder.untrusted import clean
+
+from .run import use_cores
+
 
 def predict(
-    classifier: Annotated[Path, Positional], images: Annotated[tuple[Path, ...], Positional], *, top: int = 3
+    classifier: Annotated[Path, Positional],
+    paths: Annotated[tuple[str, ...], Positional],
+    *,
+    views: int = 1,
+    top: int = 3,
+    csv: bool = False,
+    json: bool = False,
+    threads: int = 0,
+    workers: int | None = None,
 ) -> None:
-    """Classify images with a classifier that `patchreorder fit` trained.
+    """Name what is on photographs, with a classifier that `patchreorder fit` made.
+
+    An image that is none of its classes has no class. Files that cannot be read are listed on standard error; the exit
+    status is then 2. Examples:
+
+    patchreorder predict runs/fit-photographs/classifier.safetensors new/*.jpg
+
+    find . -name '*.jpg' | patchreorder predict classifier.safetensors - --csv > answers.csv
 
     Args:
         classifier: file that `fit` wrote, classifier.safetensors.
-        images: image files.
+        paths: image files, folders of them, or - for paths from standard input, one a line.
+        views: average the answers of so many rotated views of each image; 8 is more accurate and takes 8 times as long.
         top: number of classes to show.
+        csv: print path,class,probability and the other classes, one line an image, and nothing else.
+        json: print one JSON object a line, and nothing else.
+        threads: of the computation; by default all cores.
+        workers: processes that decode images; by default all cores, none for a few images.
     """
     if top < 1:
         raise ValueError(f"top ({top}) must be 1 or more")
-    if not images:
-        raise ValueError("name one image or more")
-    import torch
+    if csv and json:
+        raise ValueError("csv and json exclude each other: give one")
+    if not paths:
+        raise ValueError("name an image, a folder, or - for standard input")
+    decoders = use_cores(threads, workers)
+    from patchreorder.classifier.classifier import load_classifier, predict_files
+    from patchreorder.classifier.paths import listed
 
-    from patchreorder.data.images import BadImage
-    from patchreorder.data.views import preprocess
-    from patchreorder.engine.batches import model_input
-    from patchreorder.models.saved import load_classifier
-
-    model, classes = load_classifier(classifier)
-    table = Table("image", "class", "probability")
-    bad = []
-    for path in images:
-        try:
-            pixels = preprocess(path.read_bytes(), name=str(path))
-        except BadImage as error:
-            bad.append(str(error))
-            continue
-        with torch.inference_mode():
-            probabilities = model(model_input(pixels[None], torch.device("cpu")))[0].softmax(0)
-        best = probabilities.topk(min(top, len(classes)))
-        for rank, (probability, index) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
-            table.add_row(Text("" if rank else str(path)), Text(classes[index]), f"{probability:.1%}")
-    Console(highlight=False).print(table)
+    model = load_classifier(classifier)
+    files = listed(paths, sys.stdin)
+    few = workers is None and len(files) < 32
+    answers = predict_files(model, files, views=views, workers=0 if few else decoders)
+    bad = _print(answers, "csv" if csv else "json" if json else "table", top=min(top, len(model.classes)))
+    for path, reason in bad:
+        print(clean(f"patchreorder: {reason if path in reason else f'{path}: {reason}'}"), file=sys.stderr)
     if bad:
-        raise ValueError("; ".join(bad))
+        raise ValueError(f"{len(bad)} of {len(files)} files cannot be read; the others are answered")
+
+
+def _print(answers, form: str, *, top: int) -> list[tuple[str, str]]:  # type: ignore[no-untyped-def]
+    """Print the answers as they come; return the files that cannot be read and why."""
+    bad = []
+    table = Table("image", "class", "probability")
+    table.columns[0].overflow = table.columns[1].overflow = "fold"
+    writer = csv.writer(sys.stdout)
+    if form == "csv":
+        others = [f"{word}{place}" for place in range(2, top + 1) for word in ("class", "probability")]
+        writer.writerow(["path", "class", "probability", *others])
+    for path, answer in answers:
+        if isinstance(answer, str):
+            bad.append((path, answer))
+            continue
+        best = answer.top[:top]
+        if form == "csv":
+            rest = [value for name, chance in best[1:] for value in (name, f"{chance:.4f}")]
+            writer.writerow([path, answer.name or "", f"{answer.probability:.4f}", *rest])
+        elif form == "json":
+            facts = {"path": path, "class": answer.name, "probability": answer.probability}
+            print(json.dumps({**facts, "top": [{"class": name, "probability": chance} for name, chance in best]}))
+        else:
+            if answer.name is None:
+                table.add_row(Text(clean(path)), Text("none of these", style="italic"), "")
+            for rank, (name, chance) in enumerate(best):
+                first = rank == 0 and answer.name is not None
+                table.add_row(Text(clean(path) if first else ""), Text(name), f"{chance:.1%}")
+    if form == "table":
+        Console(highlight=False).print(table)
+    return bad

@@ -69,7 +69,7 @@ def translations(*, most: float = 0.2, step: float = 0.04, axes: Sequence[str] =
 
 
 def apply_pose(images: Tensor, pose: Pose, *, fill: Sequence[float] | None = None) -> Tensor:
-    """Mirror, scale, rotate counter-clockwise and then shift all images, bilinearly; UPRIGHT returns the images themselves.
+    """Mirror, scale, rotate and then shift all images, bilinearly; UPRIGHT returns the images themselves.
 
     Shape:
         images: (b, c, h, w), floating point; so is the result.

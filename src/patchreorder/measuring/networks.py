@@ -17,7 +17,7 @@ from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.models import FAMILIES, cifar, create_model, mnist, shipped
 from patchreorder.models.backbones import BACKBONES, PACKAGES, imagenet_classifier, load_network, load_weights
 from patchreorder.models.normalise import Normalise
-from patchreorder.models.saved import load_classifier
+from patchreorder.models.saved import read_classifier
 from patchreorder.surgery.insertion import insert_after
 
 from .onnx_network import OnnxNetwork
@@ -88,8 +88,9 @@ def open_network(
             raise ValueError(f"weights ({weights}) cannot be loaded into {name}, which holds its own: leave them out")
         if name.endswith(".onnx"):
             return _open_onnx(name)
-        model, classes = load_classifier(name)
-        return OpenedNetwork(name, for_inference(model), 3, 224, CROP, "of the file", classes)
+        classifier, facts = read_classifier(name)
+        crop = facts.short / facts.size
+        return OpenedNetwork(name, for_inference(classifier), 3, facts.size, crop, "of the file", list(facts.classes))
     if name in BACKBONES and BACKBONES[name].classes and dataset is None:
         size = BACKBONES[name].size
         model = imagenet_classifier(name, weights=weights)

@@ -23,7 +23,7 @@ from patchreorder.data.weights import read_weights
 
 from .alexnet import alexnet
 from .inverted_residual import HEAD, LITE0, LITE1, LITE2, MOBILENET_V2, InvertedResidualNet, Stage, stage_layers
-from .normalise import STD
+from .normalise import STD, Normalise
 
 SIZE = 224  # pixels a side of the images that descriptors and AlexNet take
 PACKAGES = ("timm", "torchvision")  # the core never imports them
@@ -195,8 +195,9 @@ def open_backbone(
     size = own if size is None else size
     if not 32 <= size <= 1024:
         raise ValueError(f"size ({size}) must be from 32 to 1024")
-    model = model.requires_grad_(False).eval().to(memory_format=torch.channels_last)
-    return OpenedBackbone(name, model, layers, size, size + size // 7)
+    for value in model.parameters():
+        value.data = value.data.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value.data
+    return OpenedBackbone(name, model.requires_grad_(False).eval(), layers, size, size + size // 7)
 
 
 def imagenet_classifier(

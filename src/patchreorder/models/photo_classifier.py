@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .familiarity import Familiarity
 from .features import activations
 from .pools import create_pool
 
@@ -106,7 +107,7 @@ def _chain(model: nn.Module, prefix: str = "") -> list[str] | None:
 
 
 class PhotoClassifier(nn.Module):
-    """Feature blocks and a linear head.
+    """Feature blocks, a linear head, and the distance of the last block to the classes.
 
     Shape:
         images: (batch, 3, size, size) in [0, 1]; to logits (batch, classes), whose softmax is calibrated.
@@ -115,13 +116,20 @@ class PhotoClassifier(nn.Module):
         features: what the head reads.
         widths: values of each block.
         classes: number of logits.
+        directions: see `Familiarity`.
     """
 
-    def __init__(self, features: FeatureBlocks, *, widths: Sequence[int], classes: int) -> None:
+    def __init__(self, features: FeatureBlocks, *, widths: Sequence[int], classes: int, directions: int) -> None:
         super().__init__()
         self.features = features
         self.head = nn.Linear(sum(widths), classes)
+        self.familiarity = Familiarity(classes=classes, values=widths[-1], directions=directions)
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(torch.cat(self.features(images), 1))
         return logits
+
+    def judge(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (batch, classes), and how unlike the training photographs the images are (batch,)."""
+        blocks = self.features(images)
+        return self.head(torch.cat(blocks, 1)), self.familiarity(blocks[-1])

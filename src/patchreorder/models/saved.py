@@ -17,6 +17,7 @@ from patchreorder.files import write_whole
 from patchreorder.untrusted import clean, is_count, is_number
 
 from .backbones import BACKBONES, PACKAGES, open_backbone
+from .familiarity import DIRECTIONS
 from .photo_classifier import Block, FeatureBlocks, PhotoClassifier
 
 FORMAT = 2
@@ -33,7 +34,8 @@ class ClassifierFacts:
         size, short: pixels a side of the crop, and of the short side of the photograph before it.
         blocks: what the head reads.
         classes: their names.
-        threshold: an image whose largest logit is below it is none of these classes.
+        threshold: an image that is farther than this from all classes is none of them.
+        directions: of `Familiarity`.
         rotations, flips: poses that mean the same thing, for `views`.
         report: numbers that were measured when it was made.
     """
@@ -44,6 +46,7 @@ class ClassifierFacts:
     blocks: tuple[Block, ...]
     classes: tuple[str, ...]
     threshold: float
+    directions: int = 1
     rotations: float = 180.0
     flips: bool = False
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -94,6 +97,8 @@ def _facts(text: Any) -> ClassifierFacts:
         raise ValueError("its blocks are none that `fit` makes")
     if not (is_count(text["size"]) and is_count(text["short"]) and 32 <= text["size"] <= text["short"] <= 2048):
         raise ValueError(f"size ({text['size']!r}) and short ({text['short']!r}) must be from 32 to 2048")
+    if not (is_count(text["directions"]) and 1 <= text["directions"] <= DIRECTIONS):
+        raise ValueError(f"directions ({text['directions']!r}) must be from 1 to {DIRECTIONS}")
     if not is_number(text["threshold"]) or not is_number(text["rotations"]):
         raise ValueError("threshold and rotations must be numbers")
     if text["backbone"] not in BACKBONES and str(text["backbone"]).partition(":")[0] not in PACKAGES:
@@ -105,6 +110,7 @@ def _facts(text: Any) -> ClassifierFacts:
         blocks=tuple(blocks),
         classes=tuple(str(name) for name in classes),
         threshold=float(text["threshold"]),
+        directions=text["directions"],
         rotations=float(text["rotations"]),
         flips=bool(text["flips"]),
         report=clean(text["report"]) if isinstance(text["report"], dict) else {},
@@ -113,11 +119,12 @@ def _facts(text: Any) -> ClassifierFacts:
 
 def _network(facts: ClassifierFacts) -> PhotoClassifier:
     backbone = open_backbone(facts.backbone, trained=False)
-    return photo_classifier(FeatureBlocks(backbone.model, backbone.layers, facts.blocks), classes=len(facts.classes))
+    features = FeatureBlocks(backbone.model, backbone.layers, facts.blocks)
+    return photo_classifier(features, classes=len(facts.classes), directions=facts.directions)
 
 
-def photo_classifier(features: FeatureBlocks, *, classes: int) -> PhotoClassifier:
+def photo_classifier(features: FeatureBlocks, *, classes: int, directions: int) -> PhotoClassifier:
     """A classifier with a new head for these features."""
     with torch.no_grad():
         widths = [values.shape[1] for values in features.eval().pooled(torch.zeros(1, 3, 64, 64))]
-    return PhotoClassifier(features, widths=widths, classes=classes)
+    return PhotoClassifier(features, widths=widths, classes=classes, directions=directions)

@@ -1,0 +1,188 @@
+"""Train the network of a fitted classifier further, on photographs in new poses in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from patchreorder.engine.batches import channels_last, model_input
+from patchreorder.engine.options import Training
+from patchreorder.engine.progress import SILENT, Screen
+from patchreorder.engine.train import train
+from patchreorder.models.familiarity import Familiarity
+from patchreorder.models.photo_classifier import PhotoClassifier
+from patchreorder.models.saved import save_classifier
+
+from .choose import train as train_head
+from .evaluate import difference
+from .fit import FitOptions, Fitted, Part, test_report, verdict, with_report
+from .head import temperature
+from .photographs import Cropper, Crops, SamePoses, Shown, crops, held_out, test_poses, training_poses
+from .refusal import KEPT, Refusal
+
+BATCH, RATE, DECAY = 32, 0.01, 1e-4
+HELD_OUT = 0.1  # of the training photographs: they decide whether the result is kept, and calibrate it
+VARIED = 0.25  # zoom of training poses, at least
+
+
+@dataclass(frozen=True)
+class PosedPhotographs:
+    """Training photographs in a new pose in every epoch, for `engine.train`."""
+
+    part: Part
+    rows: tuple[int, ...]  # of the photographs that could be read
+    same: SamePoses
+    size: int
+    short: int
+    seed: int
+    workers: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, indices: Tensor, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
+        """Images (b, 3, size, size), uint8, and labels (b,)."""
+        rows = [self.rows[index] for index in indices.tolist()]
+        wanted = {self.part.features.kept[row]: row for row in rows}
+        shown: dict[int, list[Shown]] = {
+            own: [Shown(self.same.draw(1, (self.seed, epoch + 1, own))[0])] for own in wanted
+        }
+        cropper = Cropper(self.part.photographs, shown, self.size, self.short)  # type: ignore[arg-type]
+        images = torch.from_numpy(np.concatenate([_pixels(cropper(self.part.features.kept[row])) for row in rows]))
+        return images.permute(0, 3, 1, 2), self.part.labels[rows]
+
+
+def finetuned(
+    fitted: Fitted, data: Path, out: Path, options: FitOptions, *, epochs: float, screen: Screen = SILENT
+) -> Fitted:
+    """The classifier with all layers trained further; the one that was given if that is not better.
+
+    A tenth of the training photographs is held out: on it the trained network is compared with the frozen backbone
+    whose head did not see these photographs either. A run that is killed goes on from its checkpoint.
+
+    Raises:
+        ValueError: epochs is out of range, or there are too few photographs.
+    """
+    if not 0 < epochs <= 1000:
+        raise ValueError(f"finetune ({epochs}) must be more than 0 and at most 1000 epochs")
+    known, facts = fitted.known, fitted.facts
+    held = sorted(held_out(known.names, known.labels, fraction=HELD_OUT))
+    rest = [row for row in range(len(known.labels)) if row not in set(held)]
+    batch = min(BATCH, max(1, len(rest) // 4))
+    varied = replace(options.same, zoom=max(VARIED, options.same.zoom))
+    dataset = PosedPhotographs(known, tuple(rest), varied, facts.size, facts.short, options.seed, options.workers)
+    network = fitted.network
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    frozen = _held_scores(fitted, held, rest)
+    training = Training(epochs=epochs, batch=batch, lr=RATE, weight_decay=DECAY, scales={"head": 10.0})
+    network.requires_grad_(True)
+    screen.say(f"training all layers on {len(rest)} photographs for {epochs:g} epochs")
+    train(
+        network,
+        dataset,
+        training,
+        seed=options.seed,
+        file=out / "finetune.safetensors",
+        callback=screen.training("fine-tuning"),
+    )
+    channels_last(network.requires_grad_(False).eval())
+    shown = training_poses(len(known.photographs), options.same, copies=4, seed=options.seed)
+    own = [known.features.kept[row] for row in held]
+    logits, _ = network_logits(
+        network, Cropper(known.photographs, shown, facts.size, facts.short), own, options.workers
+    )
+    labels = known.labels[held]
+    gain = difference(_right(logits, labels), _right(frozen, labels))
+    kept = gain["value"] > 0
+    told = {"epochs": epochs, "held_out": len(held), "gain": gain, "kept": kept}
+    if not kept:
+        network.load_state_dict(before)
+        fitted.report["finetune"] = told
+        return fitted
+    heat = temperature(logits.flatten(0, 1), labels.repeat_interleave(logits.shape[1]))
+    with torch.no_grad():
+        network.head.weight.div_(heat)
+        network.head.bias.div_(heat)
+    refusal = _familiar(network, known, held, rest, Cropper(known.photographs, shown, facts.size, facts.short), options)
+    unseen = fitted.unseen
+    tested = Cropper(
+        unseen.photographs, test_poses(len(unseen.photographs), angles=options.angles), facts.size, facts.short
+    )
+    title = f"testing {len(unseen.features.kept)} photographs"
+    count = screen.count(title, len(unseen.features.kept))
+    ours, distances = network_logits(network, tested, unseen.features.kept, options.workers, count)
+    report: dict[str, Any] = {**fitted.report, "finetune": told}
+    report |= test_report(known, unseen, fitted.plain, {"fit": ours}, refusal, distances[:, 0])
+    report["verdict"] = verdict(report)
+    facts = with_report(
+        replace(facts, threshold=refusal.threshold, directions=network.familiarity.directions.shape[1]), report
+    )
+    save_classifier(out / "classifier.safetensors", network, facts)
+    return replace(fitted, network=network, facts=facts, report=report)
+
+
+def _held_scores(fitted: Fitted, held: list[int], rest: list[int]) -> Tensor:
+    """Scores (photographs, poses, classes) of a head that did not see these photographs."""
+    features, labels = fitted.known.features, fitted.known.labels
+    classes = len(fitted.facts.classes)
+    head = train_head(features, labels, fitted.chosen, classes=classes, rows=torch.tensor(rest))
+    return head(torch.cat([features.block(block)[held] for block in fitted.chosen.candidate.blocks], 2))
+
+
+def _right(scores: Tensor, labels: Tensor) -> Tensor:
+    """Half as they are, half in the other poses, for each photograph."""
+    right = (scores.argmax(2) == labels[:, None]).float()
+    return (right[:, 0] + right[:, 1:].mean(1)) / 2
+
+
+def _familiar(
+    network: PhotoClassifier, known: Part, held: list[int], rest: list[int], cropper: Cropper, options: FitOptions
+) -> Refusal:
+    """Give the network distances of its new features; the threshold keeps 95 % of the photographs that are held out."""
+    every = [known.features.kept[row] for row in rest]
+    upright = replace(cropper, shown=[own[:1] for own in cropper.shown])
+    vectors = torch.cat([block for block in _last_blocks(network, upright, every, options.workers)])
+    network.familiarity = Familiarity.of(vectors, known.labels[rest], classes=len(network.head.bias))
+    own = network.familiarity(
+        torch.cat(list(_last_blocks(network, upright, [known.features.kept[row] for row in held], options.workers)))
+    )
+    threshold = float(own.sort().values[min(len(own) - 1, int(KEPT * len(own)))])
+    return Refusal(threshold, 100 * float((own > threshold).float().mean()), None)
+
+
+@torch.inference_mode()
+def _last_blocks(network: PhotoClassifier, cropper: Cropper, indices: list[int], workers: int) -> Iterator[Tensor]:
+    for crop in crops(cropper, indices, workers=workers):
+        images = torch.from_numpy(_pixels(crop)).permute(0, 3, 1, 2)
+        yield network.features(model_input(images, torch.device("cpu")))[-1]
+
+
+@torch.inference_mode()
+def network_logits(
+    network: PhotoClassifier,
+    cropper: Cropper,
+    indices: list[int],
+    workers: int,
+    report: Callable[[int], None] = lambda more: None,
+) -> tuple[Tensor, Tensor]:
+    """Logits (photographs, poses, classes) and distances (photographs, poses) in the poses of a cropper."""
+    logits, distances = [], []
+    for crop in crops(cropper, indices, workers=workers):
+        images = torch.from_numpy(_pixels(crop)).permute(0, 3, 1, 2)
+        own, far = network.judge(model_input(images, torch.device("cpu")))
+        logits.append(own)
+        distances.append(far)
+        report(1)
+    return torch.stack(logits), torch.stack(distances)
+
+
+def _pixels(crop: Crops) -> np.ndarray:
+    if crop.pixels is None:
+        raise ValueError(f"{crop.fault}: it was changed since its features were computed; fit again")
+    return crop.pixels

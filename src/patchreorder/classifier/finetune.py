@@ -21,8 +21,8 @@ from patchreorder.models.saved import save_classifier
 
 from .choose import train as train_head
 from .evaluate import difference
-from .fit import FitOptions, Fitted, Part, test_report, verdict, with_report
-from .head import temperature
+from .fit import FitOptions, Fitted, Part, set_head, test_report, verdict, with_report
+from .head import Head, temperature
 from .photographs import Cropper, Crops, SamePoses, Shown, crops, held_out, test_poses, training_poses
 from .refusal import KEPT, Refusal
 
@@ -79,7 +79,11 @@ def finetuned(
     dataset = PosedPhotographs(known, tuple(rest), varied, facts.size, facts.short, options.seed, options.workers)
     network = fitted.network
     before = {key: value.clone() for key, value in network.state_dict().items()}
-    frozen = _held_scores(fitted, held, rest)
+    features, blocks = known.features, fitted.chosen.candidate.blocks
+    head = train_head(features, known.labels, fitted.chosen, classes=len(facts.classes), rows=torch.tensor(rest))
+    frozen = head(torch.cat([features.block(block)[held] for block in blocks], 2))  # it did not see these either
+    heat = temperature(frozen.flatten(0, 1), known.labels[held].repeat_interleave(frozen.shape[1]))
+    set_head(network, head, heat)
     training = Training(epochs=epochs, batch=batch, lr=RATE, weight_decay=DECAY, scales={"head": 10.0})
     network.requires_grad_(True)
     screen.say(f"training all layers on {len(rest)} photographs for {epochs:g} epochs")
@@ -92,7 +96,7 @@ def finetuned(
         callback=screen.training("fine-tuning"),
     )
     channels_last(network.requires_grad_(False).eval())
-    shown = training_poses(len(known.photographs), options.same, copies=4, seed=options.seed)
+    shown = training_poses(len(known.photographs), options.same, copies=frozen.shape[1] - 1, seed=options.seed)
     own = [known.features.kept[row] for row in held]
     logits, _ = network_logits(
         network, Cropper(known.photographs, shown, facts.size, facts.short), own, options.workers
@@ -106,9 +110,7 @@ def finetuned(
         fitted.report["finetune"] = told
         return fitted
     heat = temperature(logits.flatten(0, 1), labels.repeat_interleave(logits.shape[1]))
-    with torch.no_grad():
-        network.head.weight.div_(heat)
-        network.head.bias.div_(heat)
+    set_head(network, Head(network.head.weight.T.clone(), network.head.bias.clone()), heat)
     refusal = _familiar(network, known, held, rest, Cropper(known.photographs, shown, facts.size, facts.short), options)
     unseen = fitted.unseen
     tested = Cropper(
@@ -127,31 +129,24 @@ def finetuned(
     return replace(fitted, network=network, facts=facts, report=report)
 
 
-def _held_scores(fitted: Fitted, held: list[int], rest: list[int]) -> Tensor:
-    """Scores (photographs, poses, classes) of a head that did not see these photographs."""
-    features, labels = fitted.known.features, fitted.known.labels
-    classes = len(fitted.facts.classes)
-    head = train_head(features, labels, fitted.chosen, classes=classes, rows=torch.tensor(rest))
-    return head(torch.cat([features.block(block)[held] for block in fitted.chosen.candidate.blocks], 2))
-
-
 def _right(scores: Tensor, labels: Tensor) -> Tensor:
     """Half as they are, half in the other poses, for each photograph."""
     right = (scores.argmax(2) == labels[:, None]).float()
-    return (right[:, 0] + right[:, 1:].mean(1)) / 2
+    return (right[:, 0] + right[:, min(1, right.shape[1] - 1) :].mean(1)) / 2
 
 
 def _familiar(
     network: PhotoClassifier, known: Part, held: list[int], rest: list[int], cropper: Cropper, options: FitOptions
 ) -> Refusal:
     """Give the network distances of its new features; the threshold keeps 95 % of the photographs that are held out."""
-    every = [known.features.kept[row] for row in rest]
     upright = replace(cropper, shown=[own[:1] for own in cropper.shown])
-    vectors = torch.cat([block for block in _last_blocks(network, upright, every, options.workers)])
-    network.familiarity = Familiarity.of(vectors, known.labels[rest], classes=len(network.head.bias))
-    own = network.familiarity(
-        torch.cat(list(_last_blocks(network, upright, [known.features.kept[row] for row in held], options.workers)))
-    )
+
+    def vectors(rows: list[int]) -> Tensor:
+        indices = [known.features.kept[row] for row in rows]
+        return torch.cat(list(_last_blocks(network, upright, indices, options.workers)))
+
+    network.familiarity = Familiarity.of(vectors(rest), known.labels[rest], classes=len(network.head.bias))
+    own = network.familiarity(vectors(held))
     threshold = float(own.sort().values[min(len(own) - 1, int(KEPT * len(own)))])
     return Refusal(threshold, 100 * float((own > threshold).float().mean()), None)
 

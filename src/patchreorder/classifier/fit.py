@@ -196,11 +196,16 @@ def with_head(
     """The whole network: backbone, pools and head, whose logits are the scores divided by the temperature."""
     features = FeatureBlocks(backbone.model, backbone.layers, blocks)
     network = photo_classifier(features, classes=len(head.bias), directions=near.directions.shape[1])
+    set_head(network, head, heat)
+    network.familiarity.load_state_dict(near.state_dict())
+    return network.requires_grad_(False).eval()
+
+
+def set_head(network: PhotoClassifier, head: Head, heat: float) -> None:
+    """Give a network a head whose scores are divided by a temperature."""
     with torch.no_grad():
         network.head.weight.copy_(head.weight.T / heat)
         network.head.bias.copy_(head.bias / heat)
-    network.familiarity.load_state_dict(near.state_dict())
-    return network.requires_grad_(False).eval()
 
 
 def test_report(

@@ -1,280 +1,225 @@
-"""`patchreorder fit`: from class folders to a classifier, a comparison and an answer."""
+"""`fit`: what it chooses, what it reports, and every fault that a folder of photographs can have."""
 
 import json
-import re
-from pathlib import Path
+import os
+import shutil
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from PIL import Image
 
-import patchreorder
-from patchreorder.__main__ import main
-from patchreorder.classifier import fit
-from patchreorder.data import photos
-from patchreorder.data.generated import write_photos
-from patchreorder.data.photos import Photos
-from patchreorder.engine import memory
-from patchreorder.engine.predict import predict
-from patchreorder.laboratory.features import own_trunk
-from patchreorder.laboratory.recipe import Row
-from patchreorder.metrics.accuracy import mistakes
-from patchreorder.models import create_model
+from patchreorder.classifier import features as features_module
+from patchreorder.classifier.classifier import load_classifier
+from patchreorder.classifier.fit import FitOptions, fit
+from patchreorder.classifier.photographs import TEST_POSES, SamePoses, open_photographs
+from tests.classifier.photographs import write_photographs
 
-CLASSES = 3
+pytestmark = pytest.mark.usefixtures("small_backbone")
 
 
-@pytest.fixture(autouse=True)
-def _as_if_new(monkeypatch):
-    """One thread, and none of the command's memory settings."""
-    monkeypatch.setattr(memory, "keep_freed_memory", lambda: None)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def test_colours_are_told_apart_in_every_pose(tmp_path):
+    data = write_photographs(tmp_path / "data")
+    made = fit(data, tmp_path / "out", FitOptions())
+    report = made.report
+    assert report["train"] == 30
+    assert report["test"] == 6  # a fifth of 12, rounded, of each class
+    assert report["accuracy"].keys() == set(TEST_POSES)
+    assert report["accuracy"]["as they are"]["fit"]["value"] == 100
+    assert report["accuracy"]["any rotation"]["fit"]["value"] == 100
+    assert report["mistakes"] == []
+    assert np.array(report["confusion"]).tolist() == [[2, 0, 0], [0, 2, 0], [0, 0, 2]]
+    assert len(report["angles"]["fit"]["degrees"]) == 24
+    assert json.loads(json.dumps(report)) == report
+    assert [own["name"] for own in report["tried"]][:2] == ["plain average", "plain average"]
 
 
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory) -> Path:
-    """Convolutions nobody trained, named like torchvision's."""
-    torch.manual_seed(0)
-    model = create_model("alexnet", variant="torchvision", width=1, classes=1)
-    file = tmp_path_factory.mktemp("weights") / "alexnet.safetensors"
-    save_file({name: value for name, value in model.state_dict().items() if name.startswith("features")}, file)
-    return file
+def test_the_saved_file_answers_as_the_report_says(tmp_path):
+    data = write_photographs(tmp_path / "data")
+    made = fit(data, tmp_path / "out", FitOptions())
+    classifier = load_classifier(tmp_path / "out" / "classifier.safetensors")
+    _, testing = open_photographs(data)
+    for index in range(len(testing)):
+        answer = classifier(testing.path(index))
+        assert answer.top[0][0] == testing.classes[int(testing.labels[index])]
+    assert classifier.classes == ["blue", "green", "red"]
+    assert classifier.facts == made.facts
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("parts")
-    write_photos(root / "train", classes=CLASSES, images=4, seed=0)
-    write_photos(root / "val", classes=CLASSES, images=2, seed=1)
-    return root
+def test_what_is_saved_is_never_worse_in_cross_validation_than_the_plain_average(tmp_path):
+    report = fit(write_photographs(tmp_path / "data"), tmp_path / "out", FitOptions()).report
+
+    def score(own):
+        return own["upright"] + own["posed"]
+
+    assert score(report["chosen"]) == max(score(own) for own in report["tried"])
 
 
-def arguments(data: Path, weights: Path, out: Path, **options: object) -> list[str]:
-    values = {"width": 8, "epochs": 3, "seeds": 2, "workers": 0, "lr": 0.01} | options
-    given = [text for name, value in values.items() for text in (f"--{name}", str(value))]
-    return ["fit", "--data", str(data), "--weights", str(weights), "--out", str(out), *given]
+def test_unreadable_files_are_listed_and_skipped(tmp_path):
+    data = write_photographs(tmp_path / "data")
+    (data / "red" / "cut.jpg").write_bytes(b"\xff\xd8\xff\xe0 cut")
+    report = fit(data, tmp_path / "out", FitOptions()).report
+    assert list(report["unreadable"]) == ["red/cut.jpg"]
+    assert "cannot be read as an image" in report["unreadable"]["red/cut.jpg"]
+    assert report["train"] + report["test"] == 36
 
 
-@pytest.fixture(scope="module")
-def fitted(data, weights, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("fit") / "out"
-    assert main(arguments(data, weights, out)) == 0
-    return out
+def test_a_class_with_one_photograph_is_learned_and_not_tested(tmp_path):
+    data = write_photographs(tmp_path / "data", classes=("red", "green"))
+    write_photographs(data, classes=("blue",), count=1)
+    report = fit(data, tmp_path / "out", FitOptions()).report
+    assert report["single"] == ["blue"]
+    assert [own["test"] for own in report["per_class"]] == [0, 2, 2]
 
 
-def rows(out: Path) -> list[dict]:
-    return [json.loads(line) for line in (out / "fit.jsonl").read_text().splitlines()]
+def test_a_photograph_in_two_classes_is_named(tmp_path):
+    data = write_photographs(tmp_path / "data")
+    training, _ = open_photographs(data)
+    first = training.path(0)
+    shutil.copy(first, data / "red" / "twin.png")
+    report = fit(data, tmp_path / "out", FitOptions(test=0.1)).report
+    shown = [sorted(own) for own in report["in_two_classes"]]
+    shared = report["shared"]
+    name = first.relative_to(data).as_posix()
+    assert shown == [sorted([name, "red/twin.png"])] or shared  # the twin may be drawn for the test
 
 
-def test_both_networks_are_measured_on_all_three(fitted):
-    found = rows(fitted)
-    assert {(row["row"], row["column"], row["seed"]) for row in found} == {
-        (row, column, seed) for row in ("plain", "reordered") for column in ("Ori", "R", "T") for seed in (0, 1)
-    }
-    assert all(row["n"] == 2 * CLASSES and row["metric"] == "accuracy %" for row in found)
-    page = (fitted / "report.html").read_text()
-    assert "AlexNet, reordered" in page
-    assert {row["parameters"] for row in found} == {
-        sum(p.numel() for p in create_model("alexnet", variant="torchvision", width=8, classes=CLASSES).parameters())
-    }
+def test_photographs_of_the_test_that_are_in_training_are_left_out(tmp_path):
+    data = write_photographs(tmp_path / "data" / "train").parent
+    write_photographs(data / "val", count=3, seed=1)
+    shutil.copy(data / "train" / "red" / "00.png", data / "val" / "red" / "same.png")
+    report = fit(data, tmp_path / "out", FitOptions()).report
+    assert report["shared"] == ["red/same.png"]
+    assert report["test"] == 9
 
 
-def test_the_classifier_answers_as_it_was_measured(fitted, data):
-    """Whole, on images, it makes the mistakes that were counted on kept features."""
-    model, classes = patchreorder.load_classifier(fitted / "classifier.safetensors")
-    assert classes == [f"class-{label:04d}" for label in range(CLASSES)]
-    assert sum(isinstance(module, patchreorder.RankedPool) for module in model.modules()) == 5
-    for view in ("Ori", "R", "T"):
-        wrong, answers = mistakes(*predict(model, Photos.open(data, "val", view=view)))
-        (row,) = (r for r in rows(fitted) if (r["row"], r["column"], r["seed"]) == ("reordered", view, 0))
-        assert (wrong.tolist(), answers.tolist()) == (row["errors"], row["answers"])
+def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    data = write_photographs(tmp_path / "data")
+    whole = fit(data, tmp_path / "whole", FitOptions()).report
+    monkeypatch.setattr(features_module, "CHUNK", 8)
+    written = []
+    write = features_module.write_whole
+
+    def killed(path, content):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(path)
+        write(path, content)
+
+    monkeypatch.setattr(features_module, "write_whole", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fit(data, tmp_path / "out", FitOptions())
+    monkeypatch.setattr(features_module, "write_whole", write)
+    before = {path: path.stat().st_mtime_ns for path in written}
+    again = fit(data, tmp_path / "out", FitOptions()).report
+    assert {path: path.stat().st_mtime_ns for path in written} == before
+    assert again["accuracy"] == whole["accuracy"]
+    assert again["tried"] == whole["tried"]
 
 
-def test_a_second_run_measures_nothing_again(fitted, data, weights, capsys, monkeypatch):
-    before = (fitted / "fit.jsonl").read_bytes()
-    monkeypatch.setattr(Photos, "batch", lambda *args, **options: pytest.fail("an image was decoded"))
-    assert main(arguments(data, weights, fitted)) == 0
-    assert (fitted / "fit.jsonl").read_bytes() == before
-    assert "patchreorder predict" in capsys.readouterr().out
+def test_a_damaged_feature_file_is_computed_again(tmp_path):
+    data = write_photographs(tmp_path / "data")
+    first = fit(data, tmp_path / "out", FitOptions()).report
+    for file in (tmp_path / "out" / "features").rglob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:-7])
+    assert fit(data, tmp_path / "out", FitOptions()).report["tried"] == first["tried"]
 
 
-def test_kept_features_are_used_and_damaged_ones_made_again(data, weights, tmp_path, monkeypatch):
-    assert main(arguments(data, weights, tmp_path, seeds=1)) == 0
-    first = rows(tmp_path)
-    files = sorted((tmp_path / "features").glob("*/*.safetensors"))
-    assert len(files) == 8  # two networks; images to train on, and three views of those to test on
-    sizes = [file.stat().st_size for file in files]
-    files[0].write_bytes(files[0].read_bytes()[:-100])
-    files[1].write_bytes(files[1].read_bytes()[:200])
-    decoded = []
-    real = photos.decode
-    monkeypatch.setattr(
-        photos, "decode", lambda *args, **options: decoded.append(options["name"]) or real(*args, **options)
-    )
-    (tmp_path / "fit.jsonl").unlink()
-    assert main(arguments(data, weights, tmp_path, seeds=1)) == 0
-    again = rows(tmp_path)
-    assert [(r["row"], r["column"], r["errors"]) for r in again] == [
-        (r["row"], r["column"], r["errors"]) for r in first
-    ]
-    checked = (4 + 2) * CLASSES
-    assert checked < len(decoded) < checked + 8 * 4 * CLASSES  # beside the check, the images of two files
-    assert [file.stat().st_size for file in files] == sizes
+def test_a_changed_photograph_is_computed_again(tmp_path):
+    data = write_photographs(tmp_path / "data")
+    fit(data, tmp_path / "out", FitOptions())
+    training, _ = open_photographs(data)
+    Image.new("RGB", (60, 60), (1, 2, 3)).save(training.path(0))
+    os.utime(training.path(0), ns=(1, 1))
+    changed = fit(data, tmp_path / "out", FitOptions()).report
+    fresh = fit(data, tmp_path / "fresh", FitOptions()).report
+    assert changed["tried"] == fresh["tried"]
 
 
-def test_pictures_that_cannot_be_read_are_named_and_left_out(tmp_path, weights, capsys):
-    data = tmp_path / "data"
-    write_photos(data, classes=2, images=6, seed=0)
-    broken = sorted(data.rglob("*.jpg"))[:2]
-    broken[0].write_bytes(broken[0].read_bytes()[:300])
-    broken[1].write_bytes(b"")
-    assert main(arguments(data, weights, tmp_path / "out", seeds=1)) == 0
-    said = capsys.readouterr().out
-    assert all(re.search(rf"left out: .*{path.name}", said) for path in broken)
-    counts = {(row["details"]["training images"], row["n"]) for row in rows(tmp_path / "out")}
-    assert len(counts) == 1
-    assert sum(counts.pop()) == 10
+def test_a_full_disk_loses_no_finished_features(tmp_path, monkeypatch):
+    data = write_photographs(tmp_path / "data")
+    monkeypatch.setattr(features_module, "CHUNK", 8)
+    write, written = features_module.write_whole, []
+
+    def full(path, content):
+        if written:
+            raise OSError(28, "No space left on device", str(path))
+        written.append(path)
+        write(path, content)
+
+    monkeypatch.setattr(features_module, "write_whole", full)
+    with pytest.raises(OSError, match="No space left"):
+        fit(data, tmp_path / "out", FitOptions())
+    assert written[0].exists()
 
 
-def test_a_class_of_which_nothing_can_be_read_is_an_error(tmp_path, weights, data, capsys):
-    for part, images in (("train", 2), ("val", 1)):
-        write_photos(tmp_path / "data" / part, classes=2, images=images, seed=0)
-    for path in (tmp_path / "data" / "train" / "class-0001").iterdir():
-        path.write_bytes(b"")
-    assert main(arguments(tmp_path / "data", weights, tmp_path / "out")) == 2
-    assert "no image of the class class-0001 can be read" in capsys.readouterr().err
-
-
-def test_classes_without_a_test_picture_and_other_files_are_told(tmp_path, weights, capsys):
-    data = tmp_path / "data"
-    write_photos(data / "train", classes=3, images=4, seed=0)
-    write_photos(data / "val", classes=3, images=2, seed=1)
-    for path in (data / "val" / "class-0001").iterdir():
-        path.unlink()
-    (data / "train" / "class-0000" / "notes.txt").write_text("no picture")
-    assert main(arguments(data, weights, tmp_path / "out", seeds=1)) == 0
-    said = capsys.readouterr().out
-    assert "1 classes have no test image: 'class-0001'" in said
-    assert re.search(r"1 files are not images and are left out: '.*notes.txt'", said)
-    found = rows(tmp_path / "out")
-    assert {row["n"] for row in found} == {4}
-    _, classes = patchreorder.load_classifier(tmp_path / "out" / "classifier.safetensors")
-    assert len(classes) == 3  # labels stay train's: class 2 is not taken for class 1
-    answers = mistakes(
-        *predict(
-            patchreorder.load_classifier(tmp_path / "out" / "classifier.safetensors")[0],
-            Photos.open(data, "val", view="Ori"),
-        )
-    )[0]
-    (row,) = (r for r in found if (r["row"], r["column"]) == ("reordered", "Ori"))
-    assert answers.tolist() == row["errors"]
-    assert set(Photos.open(data, "val", view="Ori").labels.tolist()) == {0, 2}
-
-
-@pytest.mark.parametrize("reorder", ["pool5:ranked:quantiles=4", "input:align", "pool5:reorder:grid=pixels"])
-def test_other_layers_of_the_family(reorder, data, weights, tmp_path):
-    """Their classifier answers as it was measured on kept features."""
-    assert main(arguments(data, weights, tmp_path, seeds=1, reorder=reorder)) == 0
-    model, _ = patchreorder.load_classifier(tmp_path / "classifier.safetensors")
-    layer = reorder.partition(":")[2]
-    kind = type(patchreorder.create_layer(layer))
-    assert sum(isinstance(module, kind) for module in model.modules()) == 1
-    for view in ("Ori", "R", "T"):
-        wrong, answers = mistakes(*predict(model, Photos.open(data, "val", view=view)))
-        (row,) = (r for r in rows(tmp_path) if (r["row"], r["column"]) == ("reordered", view))
-        assert (wrong.tolist(), answers.tolist()) == (row["errors"], row["answers"])
-        assert row["details"]["options"].items() >= fit.reordering(reorder).items()
-        assert row["parameters"] == sum(parameter.numel() for parameter in model.parameters())
-
-
-def test_only_layers_behind_the_last_convolution_share_its_maps():
-    def trunk(**options):
-        return own_trunk(Row("a", "a", "a", "alexnet_pr", options=options))
-
-    assert trunk() == trunk(place="pool5") == trunk(place="conv5", grid=2) == ""
-    assert "" != trunk(place="conv4") != trunk(place="conv3") != trunk(place="input")
-
-
-def test_the_layer_at_the_input_has_maps_of_its_own(data, weights, tmp_path):
-    """Rows that share the fifth convolution's answer share it no longer where a layer stands before it."""
-    assert main(arguments(data, weights, tmp_path, seeds=1, reorder="input:align")) == 0
-    files = [load_file(file)["features"] for file in sorted((tmp_path / "features").glob("*/*.safetensors"))]
-    assert len({tuple(file.flatten()[:200].tolist()) for file in files}) == 8
-
-
-def test_other_photographs_are_other_cells(tmp_path, weights, data):
-    """The same output folder never takes the rows of one folder for those of another."""
-    assert main(arguments(data, weights, tmp_path, seeds=1)) == 0
-    other = tmp_path / "other"
-    write_photos(other, classes=2, images=8, seed=3)
-    assert main(arguments(other, weights, tmp_path, seeds=1)) == 0
-    assert len({(row["row"], row["column"], row["settings"]) for row in rows(tmp_path)}) == 12
+def test_rotations_that_change_the_class_are_noticed(tmp_path):
+    """Arrows up and down are each other's rotations."""
+    random = np.random.default_rng(0)
+    for name in ("down", "up"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for number in range(40):
+            pixels = random.integers(0, 40, (64, 64, 3)).astype(np.uint8)
+            half = slice(0, 32) if name == "up" else slice(32, 64)
+            pixels[half] = 200 + random.integers(0, 40, 3)
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{number}.png")
+    report = fit(tmp_path / "data", tmp_path / "out", FitOptions(same=SamePoses(shifts=0, zoom=0))).report
+    upright = fit(tmp_path / "data", tmp_path / "out", FitOptions(same=SamePoses(0, shifts=0, zoom=0))).report
+    if report["rotations_hurt"] is not None:
+        assert report["rotations_hurt"]["classes"][0] == ["down", "up"]
+    assert report["rotations_hurt"] is not None or report["chosen"]["upright"] >= upright["chosen"]["upright"] - 0.5
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("options", "reason"),
     [
-        ("pool5:grid=pixels", {"place": "pool5", "grid": "pixels", "levels": 1}),
-        ("pool5", {"place": "pool5", "grid": "pixels", "levels": 1}),
-        ("conv5:grid=2,levels=2", {"place": "conv5", "grid": 2, "levels": 2}),
-        (
-            "conv5:grid=3,energy=l1,per_channel=false,descending=true",
-            {"place": "conv5", "grid": 3, "levels": 1, "energy": "l1", "per_channel": False, "descending": True},
-        ),
-        ("pool5:", {"place": "pool5", "grid": "pixels", "levels": 1}),
-        ("pool5:reorder", {"place": "pool5", "grid": "pixels", "levels": 1}),
-        ("conv5:reorder:grid=2,levels=2", {"place": "conv5", "grid": 2, "levels": 2}),
-        ("pool5:ranked:quantiles=16", {"place": "pool5", "layer": "ranked:quantiles=16"}),
-        ("conv5:ranked", {"place": "conv5", "layer": "ranked"}),
-        ("conv5:align", {"place": "conv5", "layer": "align"}),
-        ("input:align:energy=l1", {"place": "input", "layer": "align:energy=l1"}),
+        ({"copies": -1}, r"copies \(-1\) must be from 0 to 64"),
+        ({"angles": 5}, r"angles \(5\) must divide 24"),
+        ({"test": 1.5}, r"test \(1.5\) must be more than 0"),
+        ({"backbone": "vgg"}, r"backbone \('vgg'\) must be one of alexnet, .*torchvision:NAME"),
+        ({"size": 8}, r"size \(8\) must be from 32 to 1024"),
     ],
 )
-def test_reordering_as_text(text, found):
-    assert fit.reordering(text) == found
+def test_options_out_of_range_are_refused(options, reason, tmp_path):
+    data = write_photographs(tmp_path / "data", count=2)
+    with pytest.raises(ValueError, match=reason):
+        fit(data, tmp_path / "out", FitOptions(**options))
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"reorder": "conv6:grid=2"}, r"reorder \('conv6:grid=2'\) must begin with one of conv5, pool5"),
-        ({"reorder": "pool5:orient"}, r"reorder \('pool5:orient'\): .* needs maps of a group convolution"),
-        (
-            {"reorder": "pool5:sorted"},
-            r"layer \('sorted'\) must begin with one of reorder, ranked, align, pose, orient",
-        ),
-        ({"reorder": "pool5:ranked:keep=37"}, r"reorder \('pool5:ranked:keep=37'\): .*does not fit pool5: keep \(37\)"),
-        ({"reorder": "pool5:ranked:kept=3"}, r"'kept=3' must be one of keep=NUMBER"),
-        ({"reorder": "input:ranked"}, r"layer \('ranked'\) at input gives no maps"),
-        ({"reorder": "pool5:grid"}, r"'grid' must be one of grid=NUMBER"),
-        ({"reorder": "pool5:grids=2"}, r"'grids=2' must be one of"),
-        ({"reorder": "pool5:per_channel=1"}, r"'per_channel=1' must be one of"),
-        ({"reorder": "pool5:grid=7"}, r"grid \(7\)"),
-        ({"model": "resnet"}, r"model \('resnet'\) must be one of alexnet"),
-        ({"width": 0}, r"width \(0\) must be more than 0"),
-        ({"seeds": 0}, r"seeds \(0\) must be more than 0"),
-        ({"epochs": -1}, r"epochs \(-1.0\) must be more than 0"),
-        ({"workers": -1}, r"workers \(-1\) must be 0"),
-        ({"threads": -1}, r"threads \(-1\) must be 0"),
-        ({"lr": 0}, r"lr \(0.0\) must be more than 0"),
-    ],
-    ids=str,
-)
-def test_bad_options_are_named_before_anything_is_done(data, weights, tmp_path, capsys, options, says):
-    assert main(arguments(data, weights, tmp_path / "out", **options)) == 2
-    assert re.search(says, capsys.readouterr().err)
-    assert not list(tmp_path.rglob("*.jsonl"))
+@pytest.mark.parametrize(("name", "value"), [("rotations", 181), ("shifts", -0.1), ("zoom", 2)])
+def test_poses_out_of_range_are_refused(name, value):
+    with pytest.raises(ValueError, match=rf"{name} \({value}\) must be from 0 to"):
+        SamePoses(**{name: value})
 
 
-def test_weights_of_something_else_are_refused(data, tmp_path, capsys):
-    save_file({"other": torch.zeros(2)}, tmp_path / "w.safetensors")
-    assert main(arguments(data, tmp_path / "w.safetensors", tmp_path / "out")) == 2
-    assert "features.0" in capsys.readouterr().err
+def test_no_copies_and_few_photographs(tmp_path):
+    data = write_photographs(tmp_path / "data", count=2)
+    report = fit(data, tmp_path / "out", FitOptions(copies=0)).report
+    assert report["copies"] == 0
+    assert {own["copies"] for own in report["tried"]} == {False}
+    assert report["train"] == 3
 
 
-def test_a_folder_that_is_none_is_named(tmp_path, weights, capsys):
-    assert main(arguments(tmp_path / "nowhere", weights, tmp_path / "out")) == 2
-    assert re.search(r"data \(.*nowhere\) must be a folder with train/CLASS", capsys.readouterr().err)
+def test_one_class_is_refused(tmp_path):
+    data = write_photographs(tmp_path / "data", classes=("red",))
+    with pytest.raises(ValueError, match="holds one class, red"):
+        fit(data, tmp_path / "out", FitOptions())
+
+
+def test_many_classes(tmp_path):
+    random = np.random.default_rng(0)
+    for label in range(120):
+        folder = tmp_path / "data" / f"c{label:03}"
+        folder.mkdir(parents=True)
+        for number in range(2):
+            colour = random.integers(0, 255, 3)
+            Image.fromarray(np.full((40, 40, 3), colour, np.uint8)).save(folder / f"{number}.png")
+    report = fit(tmp_path / "data", tmp_path / "out", FitOptions(copies=1, angles=1)).report
+    assert len(report["per_class"]) == 120
+    assert report["test"] == 120
+
+
+def test_the_same_seed_gives_the_same_network(tmp_path):
+    data = write_photographs(tmp_path / "data")
+    first, second = (fit(data, tmp_path / name, FitOptions()).network.state_dict() for name in "ab")
+    assert all(torch.equal(first[key], second[key]) for key in first)

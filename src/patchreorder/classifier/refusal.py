@@ -10,6 +10,7 @@ from torch import Tensor
 from patchreorder.models.familiarity import Familiarity
 
 KEPT = 0.95  # of the training photographs, when their fold was left out, are nearer than the threshold
+NEVER = 1e30  # a threshold that refuses nothing
 GROUPS = 4  # parts of the classes that are left out in turn
 
 
@@ -42,7 +43,10 @@ def choose_threshold(x: Tensor, labels: Tensor, folds: Tensor, *, classes: int) 
         rows, truth = x[~held].flatten(0, 1), labels[~held].repeat_interleave(x.shape[1])
         return Familiarity.of(rows, truth, classes=classes)(x[held].flatten(0, 1))
 
-    own = torch.cat([distances(folds == fold) for fold in folds.unique().tolist() if fold >= 0])
+    tested = [fold for fold in folds.unique().tolist() if fold >= 0 and len(labels) > int((folds == fold).sum())]
+    if not tested:  # a single photograph of each class: nothing can be said
+        return Refusal(NEVER, 0.0, None)
+    own = torch.cat([distances(folds == fold) for fold in tested])
     threshold = float(own.sort().values[min(len(own) - 1, int(KEPT * len(own)))])
     refused = 100 * float((own > threshold).float().mean())
     groups = min(GROUPS, classes)

@@ -1,0 +1,48 @@
+"""Small folders of generated photographs, and a small backbone instead of a trained one."""
+
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from patchreorder.models import backbones
+from patchreorder.models.backbones import Backbone
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 40, 230)}
+
+
+def write_photographs(folder: Path, *, count: int = 12, classes: tuple[str, ...] = tuple(COLOURS), seed: int = 0) -> Path:
+    """Folders CLASS/N.png of blots in the colour of their class, on grey noise."""
+    random = np.random.default_rng(seed)
+    for name in classes:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            pixels = random.integers(90, 140, (48, 56, 3)).astype(np.uint8)
+            top, left = random.integers(4, 16, 2)
+            pixels[top : top + 24, left : left + 24] = COLOURS[name] + random.integers(-20, 20, 3)
+            Image.fromarray(pixels).save(folder / name / f"{number:02}.png")
+    return folder
+
+
+def _small() -> nn.Sequential:
+    def block(inputs: int, outputs: int) -> nn.Sequential:
+        return nn.Sequential(nn.Conv2d(inputs, outputs, 3, stride=2, padding=1), nn.ReLU())
+
+    names = ["stage1", "stage2", "stage3", "stage4", "head"]
+    widths = [3, 4, 6, 8, 8, 12]
+    return nn.Sequential(OrderedDict((name, block(*widths[i : i + 2])) for i, name in enumerate(names)))
+
+
+@pytest.fixture
+def small_backbone(monkeypatch):
+    """`efficientnet_lite0` becomes a small network with random weights, the same in every test."""
+    torch.manual_seed(0)
+    weights = _small().state_dict()
+    layers = {name: f"{name}.1" for name in ("stage1", "stage2", "stage3", "stage4", "head")}
+    own = Backbone(_small, channels=12, side=2, layers=layers, size=64)
+    monkeypatch.setitem(backbones.BACKBONES, "efficientnet_lite0", own)  # type: ignore[index]
+    monkeypatch.setattr(backbones, "backbone_weights", lambda name, **options: weights)

@@ -45,7 +45,7 @@ def assert_well_formed(html: str) -> None:
     for tag, attributes in tags:
         assert tag not in ("script", "link", "iframe", "object", "embed", "base", "form")
         assert not any(name.startswith("on") for name in attributes)
-        assert "src" not in attributes or re.match(r"data:image/(png|svg\+xml);base64,", attributes["src"])
+        assert "src" not in attributes or re.match(r"data:image/(png|jpeg|svg\+xml);base64,", attributes["src"])
         assert "href" not in attributes or attributes["href"] in [f"#{name}" for name in ids]
         assert tag != "img" or attributes["alt"]
         assert tag != "svg"

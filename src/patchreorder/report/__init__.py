@@ -1,4 +1,4 @@
-"""Reports: the rows of a recipe, or a measurement of networks, as tables, figures and pages. Never imports torch.
+"""Reports: rows of a recipe, a measurement, or a fitted classifier as tables, figures and pages. Never imports torch.
 
 | module | what it holds |
 |---|---|
@@ -9,6 +9,7 @@
 | `drawing`, `line_chart`, `mark_chart` | everything that is drawn, with matplotlib |
 | `figures`, `table_charts`, `operator_figures` | what is drawn: the paper's figures, charts of a table, the operator |
 | `measured`, `measured_page` | the report of `patchreorder measure` |
+| `fitted`, `fitted_page` | the report of `patchreorder fit` |
 
 It may import `laboratory.rows`, `measuring.measurement`, `files` and `untrusted`.
 """

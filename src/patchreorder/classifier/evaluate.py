@@ -95,6 +95,8 @@ def _by_angle(right: Tensor) -> dict[str, Any]:
     return {
         "degrees": list(found),
         "values": [own["value"] for own in found.values()],
+        "low": [own["low"] for own in found.values()],
+        "high": [own["high"] for own in found.values()],
         "n": [own["n"] for own in found.values()],
         "mean": 100 * sum(every) / max(len(every), 1),
         "worst": {"degrees": worst, **found.get(worst, rate(np.zeros(0)))},

@@ -18,7 +18,8 @@ from patchreorder import __version__
 
 # A command is the function NAME in commands/NAME.py.
 COMMANDS = (
-    "info", "run", "fit", "predict", "export", "measure", "report", "shard", "index", "search", "duplicates", "play", "demo",
+    "info", "run", "fit", "predict", "export", "measure", "report", "shard", "index", "search", "duplicates", "play",
+    "demo",
 )  # fmt: skip
 DESCRIPTION = (
     "Rotation and translation invariance for convolutional networks by sorting the patches of a feature map. "

@@ -15,7 +15,9 @@ from patchreorder.models.backbones import Backbone
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 40, 230)}
 
 
-def write_photographs(folder: Path, *, count: int = 12, classes: tuple[str, ...] = tuple(COLOURS), seed: int = 0) -> Path:
+def write_photographs(
+    folder: Path, *, count: int = 12, classes: tuple[str, ...] = tuple(COLOURS), seed: int = 0
+) -> Path:
     """Folders CLASS/N.png of blots in the colour of their class, on grey noise."""
     random = np.random.default_rng(seed)
     for name in classes:

@@ -1,82 +1,96 @@
-"""`patchreorder predict`."""
+"""`patchreorder fit`, `predict` and `export` as a user calls them."""
 
-import re
+import csv
+import io
+import json
 
-import numpy as np
 import pytest
-import torch
-from PIL import Image
-from safetensors.torch import save_file
 
-from patchreorder import create_model
 from patchreorder.__main__ import main
-from patchreorder.models import saved
+from tests.classifier.photographs import small_backbone, write_photographs
 
-CLASSES = ["apple", "key", "leaf"]
-
-
-@pytest.fixture(scope="module")
-def network():
-    torch.manual_seed(0)
-    return create_model("alexnet", dataset="imagenet", variant="torchvision", width=8, classes=3).eval()
+__all__ = ["small_backbone"]
 
 
-@pytest.fixture(scope="module")
-def classifier(network, tmp_path_factory):
-    """A classifier that nobody trained, in a file."""
-    path = tmp_path_factory.mktemp("classifier") / "classifier.safetensors"
-    options = {"variant": "torchvision", "width": 8}
-    saved.save(path, network, name="alexnet", options=options, classes=CLASSES)
-    return path
+@pytest.fixture
+def fitted(tmp_path, small_backbone, capsys):
+    pytest.importorskip("jinja2")
+    data = write_photographs(tmp_path / "data")
+    assert main(["fit", "--data", str(data), "--out", str(tmp_path / "out"), "--workers", "0"]) == 0
+    text = capsys.readouterr().out
+    return tmp_path, text
 
 
-def write_image(path, seed=0):
-    pixels = np.random.default_rng(seed).integers(0, 256, (256, 256, 3), np.uint8)
-    Image.fromarray(pixels).save(path)
-    return pixels
+def test_fit_leaves_a_classifier_and_a_report(fitted):
+    folder, text = fitted
+    assert "% of 6 test photographs are right as they are" in text
+    assert "classifier.safetensors" in text
+    assert {file.name for file in (folder / "out").iterdir()} == {
+        "classifier.safetensors", "report.json", "report.html", "features",
+    }  # fmt: skip
+    assert json.loads((folder / "out" / "report.json").read_text())["test"] == 6
 
 
-def test_the_most_probable_classes_are_printed(network, classifier, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
-    files = [tmp_path / "a.png", tmp_path / "b.png"]
-    pixels = np.stack([write_image(file, seed) for seed, file in enumerate(files)])
-    assert main(["predict", str(classifier), *map(str, files), "--top", "2"]) == 0
-    lines = [re.split(r"\s*[│┃]\s*", line)[1:-1] for line in capsys.readouterr().out.splitlines() if "%" in line]
-    images = torch.from_numpy(pixels[:, 16:240, 16:240]).permute(0, 3, 1, 2) / 255  # the central 224 x 224
-    with torch.inference_mode():
-        best = network(images).softmax(1).topk(2)
-    assert [line[0] for line in lines] == [str(files[0]), "", str(files[1]), ""]
-    assert [line[1] for line in lines] == [CLASSES[index] for index in best.indices.flatten()]
-    assert [float(line[2].rstrip("%")) for line in lines] == pytest.approx(
-        (100 * best.values).flatten().tolist(), abs=0.06
-    )
+def test_predict_prints_csv_and_nothing_else(fitted, capsys):
+    folder, _ = fitted
+    classifier = str(folder / "out" / "classifier.safetensors")
+    assert main(["predict", classifier, str(folder / "data" / "red"), "--csv", "--workers", "0"]) == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows[0][:3] == ["path", "class", "probability"]
+    assert len(rows) == 13
+    assert [row[0] for row in rows[1:]] == [str(folder / "data" / "red" / f"{number:02}.png") for number in range(12)]
+    assert {row[1] for row in rows[1:]} <= {"red", ""}
+    assert all(0 < float(row[2]) <= 1 for row in rows[1:])
 
 
-def test_other_images_are_classified_if_one_is_damaged(classifier, tmp_path, capsys):
-    good, bad = tmp_path / "good.png", tmp_path / "bad.png"
-    write_image(good)
+def test_predict_reads_paths_from_standard_input_and_prints_json(fitted, capsys, monkeypatch):
+    folder, _ = fitted
+    path = str(folder / "data" / "blue" / "03.png")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{path}\n\n"))
+    assert main(["predict", str(folder / "out" / "classifier.safetensors"), "-", "--json", "--views", "4"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    answer = json.loads(line)
+    assert (answer["path"], answer["class"]) == (path, "blue")
+    assert len(answer["top"]) == 3
+
+
+def test_bad_files_are_named_and_the_others_answered(fitted, capsys):
+    folder, _ = fitted
+    bad = folder / "bad.jpg"
     bad.write_bytes(b"no image")
-    assert main(["predict", str(classifier), str(bad), str(good)]) == 2
+    good = folder / "data" / "green" / "00.png"
+    assert main(["predict", str(folder / "out" / "classifier.safetensors"), str(bad), str(good)]) == 2
     out, err = capsys.readouterr()
-    assert all(name in out for name in CLASSES)
-    assert "bad.png" in err
-
-
-@pytest.mark.parametrize("kind", ["cut", "other", "missing"])
-def test_a_file_that_is_no_classifier_is_named(classifier, tmp_path, capsys, kind):
-    file = tmp_path / "c.safetensors"
-    if kind == "cut":
-        file.write_bytes(classifier.read_bytes()[:-50])
-    elif kind == "other":
-        save_file({"weight": torch.zeros(3)}, file)
-    write_image(tmp_path / "x.png")
-    assert main(["predict", str(file), str(tmp_path / "x.png")]) == 2
-    assert "c.safetensors" in capsys.readouterr().err
+    assert "green" in out
+    assert f"{bad} cannot be read as an image" in err
+    assert "1 of 2 files cannot be read" in err
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"), [(["x.png", "--top", "0"], "top (0) must be 1 or more"), ([], "name one image or more")]
+    ("args", "reason"),
+    [
+        (["--top", "0"], "top (0) must be 1 or more"),
+        (["--csv", "--json"], "exclude each other"),
+        (["--views", "0"], "views (0) must be from 1 to 64"),
+    ],
 )
-def test_bad_options_are_named(classifier, capsys, options, reason):
-    assert main(["predict", str(classifier), *options]) == 2
+def test_options_out_of_range_are_refused(args, reason, fitted, capsys):
+    folder, _ = fitted
+    image = str(folder / "data" / "red" / "00.png")
+    assert main(["predict", str(folder / "out" / "classifier.safetensors"), image, *args]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_export_writes_onnx(fitted, capsys):
+    pytest.importorskip("onnxscript")
+    folder, _ = fitted
+    classifier = str(folder / "out" / "classifier.safetensors")
+    assert main(["export", classifier, str(folder / "c.onnx")]) == 0
+    assert (folder / "c.onnx").stat().st_size > 1000
+    assert main(["export", classifier, str(folder / "c.txt")]) == 2
+    assert "must end in .onnx" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_none_is_named(tmp_path, capsys):
+    assert main(["fit", "--data", str(tmp_path / "none")]) == 2
+    assert f"data ({tmp_path / 'none'}) must be a folder" in capsys.readouterr().err

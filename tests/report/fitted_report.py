@@ -107,5 +107,10 @@ def hostile(name: str = HOSTILE) -> dict[str, Any]:
     for each in report["tried"]:
         each |= {"name": name, "blocks": [name]}
     report |= {"unreadable": {name: name}, "in_two_classes": [[name, name]], "shared": [name], "single": [name]}
-    report["rotations_hurt"] = {"cost": difference(3.0, 1.0), "rotations": 180.0, "classes": [[name, name]]}
+    report["rotations_hurt"] = {
+        "cost": difference(3.0, 1.0),
+        "loss": difference(9.0, 1.0),
+        "rotations": 180.0,
+        "classes": [[name, name]],
+    }
     return report

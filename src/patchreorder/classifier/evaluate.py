@@ -68,7 +68,7 @@ def poses_report(scores: Mapping[str, Tensor], labels: Tensor) -> dict[str, Any]
     """Accuracy of each method in each test pose, and the differences of the first method to the others.
 
     Args:
-        scores: method -> (photographs, poses, classes), the poses of `test_poses`.
+        scores: method -> (photographs, poses, classes), the poses of `sweep_poses`.
         labels: (photographs,).
     """
     first, *others = scores

@@ -23,7 +23,7 @@ from .choose import train as train_head
 from .evaluate import difference
 from .fit import FitOptions, Fitted, Part, set_head, test_report, verdict, with_report
 from .head import Head, temperature
-from .photographs import Cropper, Crops, SamePoses, Shown, crops, held_out, test_poses, training_poses
+from .photographs import Cropper, Crops, SamePoses, Shown, crops, held_out, sweep_poses, training_poses
 from .refusal import KEPT, Refusal
 
 BATCH, RATE, DECAY = 32, 0.01, 1e-4
@@ -114,7 +114,7 @@ def finetuned(
     refusal = _familiar(network, known, held, rest, Cropper(known.photographs, shown, facts.size, facts.short), options)
     unseen = fitted.unseen
     tested = Cropper(
-        unseen.photographs, test_poses(len(unseen.photographs), angles=options.angles), facts.size, facts.short
+        unseen.photographs, sweep_poses(len(unseen.photographs), angles=options.angles), facts.size, facts.short
     )
     title = f"testing {len(unseen.features.kept)} photographs"
     count = screen.count(title, len(unseen.features.kept))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from .evaluate import (
 )
 from .features import Features, compute, stored_blocks
 from .head import Head, temperature
-from .photographs import Photographs, SamePoses, open_photographs, test_poses, training_poses
+from .photographs import Photographs, SamePoses, open_photographs, sweep_poses, training_poses
 from .refusal import Refusal, choose_threshold
 
 BACKBONE = "efficientnet_lite0"
@@ -53,7 +53,7 @@ class FitOptions:
         seed: of the poses.
     """
 
-    same: SamePoses = SamePoses()
+    same: SamePoses = field(default_factory=SamePoses)
     backbone: str = BACKBONE
     size: int | None = None
     copies: int | None = None
@@ -126,7 +126,7 @@ def fit(data: Path, out: Path, options: FitOptions, *, screen: Screen = SILENT) 
     parts = []
     for photographs, shown in (
         (training, training_poses(len(training), options.same, copies=copies, seed=options.seed)),
-        (testing, test_poses(len(testing), angles=options.angles)),
+        (testing, sweep_poses(len(testing), angles=options.angles)),
     ):
         title = f"features of {len(photographs)} {'training' if photographs is training else 'test'} photographs"
         count = screen.count(f"{title} in {len(shown[0]) if shown else 0} poses", len(photographs))

@@ -223,7 +223,7 @@ def training_poses(count: int, same: SamePoses, *, copies: int, seed: int = 0) -
 TEST_POSES = ("as they are", "rotated up to 45", "shifted", "any rotation", "mirrored", "zoomed")
 
 
-def test_poses(count: int, *, angles: int = 6, seed: int = 1) -> list[list[Shown]]:
+def sweep_poses(count: int, *, angles: int = 6, seed: int = 1) -> list[list[Shown]]:
     """For each photograph: one pose for each of `TEST_POSES`, and so many of the 24 rotations of `ANGLES`.
 
     The rotations of photographs take turns, so that each of the 24 is tested on the same share of them.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 DIRECTIONS = 128
+FAR = 1e6  # every value of the mean of a class without photographs
 
 
 class Familiarity(nn.Module):
@@ -53,21 +54,22 @@ class Familiarity(nn.Module):
         directions, variances = _largest(covariance, own.directions.shape[1])
         left = (covariance.diagonal().sum() - variances.sum()).clamp(min=0) / max(1, x.shape[1] - len(variances))
         left = left + 1e-5 * covariance.diagonal().sum() + 1e-12
-        means[counts == 0] = torch.inf
+        means[counts == 0] = FAR
         own.means.copy_(means)
         own.directions.copy_(directions)
         own.variances.copy_(torch.cat([variances + left, left[None]]))
         return own
 
     def forward(self, x: Tensor) -> Tensor:
-        there = self.means.isfinite().all(1)
-        means = self.means[there]
-        near = (x @ self.directions)[:, None] - (means @ self.directions)[None]  # b c directions
+        # In double precision: distances are small differences of large squares.
+        x, means = x.double(), self.means.double()
+        directions = self.directions.double()
+        near = (x @ directions)[:, None] - (means @ directions)[None]  # b c directions
         whole = (x.square().sum(1)[:, None] - 2 * x @ means.T + means.square().sum(1)).clamp(min=0)
         inside = near.square()
-        variances, left = self.variances[:-1], self.variances[-1]
+        variances, left = self.variances[:-1].double(), self.variances[-1].double()
         distances = (inside / variances).sum(2) + (whole - inside.sum(2)).clamp(min=0) / left
-        return distances.amin(1) / x.shape[1]
+        return (distances.amin(1) / x.shape[1]).float()
 
 
 def _largest(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -94,10 +94,10 @@ def faults(report: Report, *, room: int = LONGEST) -> list[Fault]:
 def _rotations_hurt(hurt: Mapping[str, Any], room: int) -> Fault:
     degrees = hurt.get("rotations")
     angle = f" by up to {degrees:g}°" if degrees is not None else ""
-    cost, loss = (_points(hurt[key], text.number, " points") for key in ("cost", "loss") if hurt.get(key))
+    cost, loss = (_points(hurt.get(key), text.number, " points") for key in ("cost", "loss"))
     what = (
-        f"Rotations hurt: learning from photographs rotated{angle} costs {cost} on photographs as they are, and rotated "
-        f"ones are right less often by {loss} (cross-validation). If a rotated photograph means something else, say so: "
+        f"Rotations hurt (cross-validation): photographs rotated{angle} are right less often by {loss}, and learning "
+        f"from them costs {cost} on photographs as they are. If a rotated photograph means something else, say so: "
         "--rotations 45 or 0"
     )
     pairs = [" and ".join(short_name(own, room) for own in pair) for pair in hurt.get("classes") or []]

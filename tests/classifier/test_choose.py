@@ -1,0 +1,53 @@
+"""Folds that keep look-alikes together, and scores of photographs that the head did not see."""
+
+import torch
+
+from patchreorder.classifier.choose import candidates, folds_of, out_of_fold_scores
+from patchreorder.classifier.features import Features
+from patchreorder.classifier.head import solve
+from patchreorder.models.photo_classifier import Block
+
+
+def features(vectors):
+    """Photographs (n, poses, values) of one block."""
+    count = len(vectors)
+    return Features(list(range(count)), ["x"] * count, {}, {Block("head"): vectors.half()})
+
+
+def test_look_alikes_share_a_fold():
+    generator = torch.Generator().manual_seed(0)
+    scenes = torch.rand(12, 1, 32, generator=generator).repeat_interleave(3, 0)  # three shots of each
+    shots = scenes + 0.01 * torch.rand(36, 5, 32, generator=generator)
+    shots[:, 1:] += 0.05 * torch.rand(36, 4, 32, generator=generator)  # copies differ more than shots
+    folds = folds_of(features(shots), torch.arange(36) // 18, Block("head"))
+    assert all(len(set(folds[begin : begin + 3].tolist())) == 1 for begin in range(0, 36, 3))
+    assert set(folds.tolist()) == {0, 1, 2, 3}
+
+
+def test_a_single_photograph_is_never_left_out():
+    folds = folds_of(features(torch.rand(5, 2, 8)), torch.tensor([0, 0, 0, 0, 1]), Block("head"))
+    assert folds.tolist()[-1] == -1
+    assert sorted(folds.tolist()[:4]) == [0, 1, 2, 3]
+
+
+def test_scores_are_of_heads_that_did_not_see_the_photograph():
+    generator = torch.Generator().manual_seed(0)
+    labels, folds = torch.arange(40) % 2, torch.arange(40) // 2 % 4
+    for values in (6, 400):  # sums over folds, and fewer photographs than values
+        x = torch.randn(40, 3, values, generator=generator)
+        for copies in (False, True):
+            (scores,) = out_of_fold_scores(x, labels, folds, classes=2, copies=copies, strengths=[0.1])
+            poses = 3 if copies else 1
+            for fold in range(4):
+                rest = folds != fold
+                rows, truth = x[rest, :poses].flatten(0, 1), labels[rest].repeat_interleave(poses)
+                wanted = next(solve(rows, truth, classes=2, strengths=[0.1]))(x[~rest])
+                torch.testing.assert_close(scores[~rest], wanted, atol=1e-4, rtol=1e-3)
+
+
+def test_the_plain_average_is_the_first_candidate():
+    stored = [*(Block(f"stage{number}", "ranked:quantiles=4") for number in (4, 5, 6, 7)), Block("head")]
+    first, *others = candidates(stored)
+    assert first.blocks == (Block("head"),)
+    assert [len(own.blocks) for own in others] == [5, 4, 5]
+    assert candidates([Block("features")]) == [first._replace(blocks=(Block("features"),))]

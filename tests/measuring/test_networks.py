@@ -15,7 +15,9 @@ from patchreorder.layers.layer import Layer
 from patchreorder.measuring.activations import record_activations
 from patchreorder.measuring.networks import common_side, distinct_names, open_network
 from patchreorder.models import create_model, saved
+from patchreorder.models.backbones import open_backbone
 from patchreorder.models.normalise import STD
+from patchreorder.models.photo_classifier import Block, FeatureBlocks
 from tests import vision
 
 
@@ -35,11 +37,14 @@ def test_networks_of_ours(tmp_path):
 
 
 def test_a_file_of_fit(tmp_path):
-    model = create_model("alexnet_pr", dataset="imagenet", classes=2, width=8)
-    file = tmp_path / "classifier.safetensors"
-    saved.save(file, model, name="alexnet_pr", options={"width": 8}, classes=["cat", "dog"])
+    file, blocks = tmp_path / "classifier.safetensors", (Block("head"),)
+    backbone = open_backbone("mobilenet_v2", trained=False)
+    model = saved.photo_classifier(FeatureBlocks(backbone.model, backbone.layers, blocks), classes=2, directions=4)
+    facts = saved.ClassifierFacts("mobilenet_v2", 192, 220, blocks, ("cat", "dog"), threshold=1.0, directions=4)
+    saved.save_classifier(file, model, facts)
     opened = open_network(str(file))
-    assert (opened.classes, opened.side, opened.channels) == (["cat", "dog"], 224, 3)
+    assert (opened.classes, opened.side, opened.channels) == (["cat", "dog"], 192, 3)
+    assert opened.crop == 220 / 192
     with pytest.raises(ValueError, match=r"weights \(.*\) cannot be loaded into .*, which holds its own"):
         open_network(str(file), weights=file)
 

@@ -118,7 +118,7 @@ def pose_axes(document: Document) -> list[PoseAxis]:
         ("Shifted vertically", "shift down, % of the height", lambda d, y, x: 100 * y if not (d or x) else 0),
         ("Shifted diagonally", "shift right and down, %", lambda d, y, x: 100 * y if x == y and not d else 0),
     ):
-        points = [(round(value, 6), name) for name, pose in document.poses.items() if (value := parameter(*pose))]
+        points = [(round(value, 6), name) for name, pose in document.poses.items() if (value := parameter(*pose[:3]))]
         if points:
             found.append(PoseAxis(title, x, sorted([*points, (0.0, AS_IT_IS)])))
     return found
@@ -140,7 +140,7 @@ def in_words(pose: Sequence[float]) -> str:
     >>> in_words((9.0, 0, 0)), in_words((0, 0, -0.04)), in_words((0, 0.2, 0.2))
     ('rotated 9° left', 'shifted 4 % left', 'shifted 20 % down, 20 % right')
     """
-    degrees, down, right = pose
+    degrees, down, right = pose[:3]
     rotated = [f"rotated {abs(degrees):g}° {'left' if degrees > 0 else 'right'}"] if degrees else []
     shifted = [
         f"{abs(100 * value):.3g} % {words[value > 0]}"

@@ -82,8 +82,8 @@ def find_duplicates(
     def verified(pairs: Iterable[Pair]) -> dict[Pair, Relation]:
         return verify_pairs(pairs, root=index.root, names=names, folder=index.folder, workers=workers, screen=screen)
 
-    pairs = list(_candidates(index, by_digest, k, screen))
-    relations = verified(pairs)
+    pairs = set(_candidates(index, by_digest, k, screen))
+    relations = verified(sorted(pairs))
     groups = [group for group in _groups(by_digest, relations) if len(group) > 1 or len(by_digest[group[0]]) > 1]
     kept = [_kept(index, group, by_digest, relations, keep) for group in groups]
     # What every file is to the one that is kept, where that was no candidate.

@@ -38,10 +38,16 @@ def need_opencv() -> Any:
 
 
 class Features(NamedTuple):
-    """Points (n, 2) as x and y, and unit vectors (n, 128), the strongest first."""
+    """Points (n, 2) as x and y, and their vectors (n, 128) in bytes, the strongest first."""
 
     points: np.ndarray
-    vectors: np.ndarray
+    codes: np.ndarray
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """Unit vectors (n, 128), float32."""
+        vectors = self.codes.astype(np.float32)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,7 @@ class Picture:
         """Width and height of the pixels that are compared."""
         return self.pixels.shape[1], self.pixels.shape[0]
 
-    @cached_property
+    @property
     def grey(self) -> np.ndarray:
         """(height, width), uint8."""
         cv2 = need_opencv()
@@ -84,11 +90,11 @@ class Picture:
         sift = cv2.SIFT_create(FEATURES, contrastThreshold=CONTRAST, edgeThreshold=12)
         found, vectors = sift.detectAndCompute(self.grey, None)
         if not found:
-            return Features(np.empty((0, 2), np.float32), np.empty((0, 128), np.float32))
+            return Features(np.empty((0, 2), np.float32), np.empty((0, 128), np.uint8))
         order = np.argsort([-point.response for point in found], kind="stable")[:FEATURES]
         points = np.array([point.pt for point in found], np.float32)[order]
         vectors = np.sqrt(vectors / np.maximum(vectors.sum(1, keepdims=True), 1e-6))  # RootSIFT
-        return Features(points, vectors[order].astype(np.float32))
+        return Features(points, np.clip(np.rint(vectors[order] * 400), 0, 255).astype(np.uint8))
 
     @cached_property
     def thumbnail(self) -> np.ndarray:
@@ -111,10 +117,10 @@ def align(first: Picture, second: Picture) -> Alignment | None:
     """The affine map of the local features that most of them agree on; None if too few do."""
     cv2 = need_opencv()
     one, other = first.features, second.features
+    own, others = one.vectors, other.vectors
     best = None
     for mirrored in (False, True):
-        vectors = other.vectors[:, _MIRRORED] if mirrored else other.vectors
-        pairs = _matches(one.vectors, vectors)
+        pairs = _matches(own, np.ascontiguousarray(others[:, _MIRRORED]) if mirrored else others)
         if len(pairs) < max(LEAST, best.features if best else 0):
             continue
         matrix, agree = cv2.estimateAffine2D(

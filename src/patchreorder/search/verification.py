@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -25,8 +25,8 @@ from .relations import Relation, relate
 
 FORMAT = 4  # raise it when relations change
 FILE = ".relations.jsonl"  # in the folder of the index
-TOGETHER = 48  # pairs that a worker gets at a time
-KEPT = 300  # pictures that a worker keeps in memory
+TOGETHER = 256  # pairs that a worker gets at a time, at most
+KEPT = 800  # pictures that a worker keeps in memory, 0.4 MB each
 Pair = tuple[str, str]  # digests, the smaller one first
 
 
@@ -77,16 +77,17 @@ def verify_pairs(
     """The relations of pairs of files; a pair with a file that is gone or has changed is left out.
 
     Args:
-        pairs: digests, in an order in which pairs of the same file are near each other.
+        pairs: digests; a pair may be there more than once.
         root: of the files.
         names: a file for each digest.
         folder: keeps what was found; of the index.
     """
     need_opencv()
-    wanted = list(dict.fromkeys(pairs))
+    wanted = near_each_other(dict.fromkeys(pairs))
     found = {pair: relation for pair, relation in _known(folder).items() if pair in set(wanted)} if folder else {}
     missing = [pair for pair in wanted if pair not in found]
-    parts = [missing[begin : begin + TOGETHER] for begin in range(0, len(missing), TOGETHER)]
+    step = max(16, min(TOGETHER, len(missing) // (8 * max(1, workers))))
+    parts = [missing[begin : begin + step] for begin in range(0, len(missing), step)]
     more = screen.count("comparing", len(missing))
     compare = Comparer(root, {digest: names[digest] for pair in missing for digest in pair})
     for part in parallel_map(compare, parts, workers=workers if len(parts) > 1 else 0):
@@ -96,6 +97,27 @@ def verify_pairs(
             _append(folder, new)
         more(len(part))
     return found
+
+
+def near_each_other(pairs: Iterable[Pair]) -> list[Pair]:
+    """The pairs in an order in which those of one file follow soon after each other, so that few are read twice.
+
+    >>> near_each_other([("a", "b"), ("c", "d"), ("b", "e"), ("a", "e")])
+    [('a', 'b'), ('a', 'e'), ('b', 'e'), ('c', 'd')]
+    """
+    partners: dict[str, list[str]] = {}
+    for one, other in (pairs := list(pairs)):
+        partners.setdefault(one, []).append(other)
+        partners.setdefault(other, []).append(one)
+    rank: dict[str, int] = {}
+    for start in partners:  # breadth first
+        waiting = deque([start])
+        while waiting:
+            own = waiting.popleft()
+            if own not in rank:
+                rank[own] = len(rank)
+                waiting.extend(other for other in partners[own] if other not in rank)
+    return sorted(pairs, key=lambda pair: sorted((rank[pair[0]], rank[pair[1]])))
 
 
 def _known(folder: Path) -> dict[Pair, Relation]:

@@ -1,5 +1,6 @@
 """The commands index, search and duplicates: what they print, what they refuse, and names of files that are hostile."""
 
+import json
 import os
 import re
 
@@ -8,6 +9,7 @@ import pytest
 from patchreorder.__main__ import main
 from patchreorder.data.generated import write_photos
 from patchreorder.search import descriptors
+from tests.search.photographs import photograph
 from tests.search.samples import Colours, aged, made, noise, state
 
 UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
@@ -48,7 +50,7 @@ def test_search(model, photos, tmp_path, capsys):
     image = str(photos / "class-0001/0000.jpg")
     assert main(["search", out, image, "-k", "2", "--poses", "--html", str(page), "--workers", "0"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"│ 1 +│ 0.000 +│ class-0001/0000.jpg +│ upright", printed)
+    assert re.search(r"│ 1 +│ 0.000 +│ class-0001/0000.jpg +│ identical +│ upright", printed)
     assert len(re.findall(r"│ \d +│ \d\.\d{3} ", printed)) == 2
     assert f"Page: {page}" in printed
     assert "Next: open it" in printed
@@ -58,6 +60,30 @@ def test_search(model, photos, tmp_path, capsys):
     assert len(re.findall(r"│ \d +│ \d\.\d{3} ", printed)) == 48
     assert "bad.jpg cannot be read" in printed
     assert "Next: `--html FILE`" in printed
+
+
+def test_search_for_a_part_says_what_it_is_to_each_hit(model, tmp_path, capsys):
+    pytest.importorskip("cv2")
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for seed in range(3):
+        photograph(seed).save(folder / f"{seed}.png")
+    photograph(1).rotate(-90, expand=True).save(tmp_path / "query.png")
+    made(folder, tmp_path / "out")
+    command = ["search", str(tmp_path / "out"), "-k", "3", "--json", "--workers", "0"]
+    assert main([*command, str(tmp_path / "query.png")]) == 0
+    hits = {hit["path"]: hit["relation"] for hit in json.loads(capsys.readouterr().out)[0]["hits"]}
+    assert hits[str(folder / "1.png")] == "rotated by 270 degrees clockwise"
+    assert hits[str(folder / "0.png")] == "similar only"
+    assert main([*command, str(folder / "2.png")]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["hits"][0]["relation"] == "identical"
+    assert main([*command, str(folder / "2.png"), "--crop", "40,30,200,160"]) == 0
+    hits = {hit["path"]: hit["relation"] for hit in json.loads(capsys.readouterr().out)[0]["hits"]}
+    assert hits[str(folder / "2.png")] == "shows more, 2.4 times the area"
+    assert main([*command, str(folder / "2.png"), "--crop", "300,0,200,10"]) == 2
+    assert "crop (300,0,200,10) must lie in the image, 320x240" in capsys.readouterr().err
+    assert main([*command, str(folder / "2.png"), "--crop", "a"]) == 2
+    assert "crop (a) must be left,top,width,height" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

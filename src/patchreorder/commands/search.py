@@ -14,12 +14,16 @@ from tyro.conf import Positional, arg
 
 from patchreorder.untrusted import clean
 
+COMPARED = 4  # hits that are compared with the query
+
 
 def search(
     index: Positional[Path],
     image: Positional[Path],
     *,
     k: Annotated[int, arg(aliases=["-k"])] = 4,
+    crop: str | None = None,
+    json: bool = False,
     poses: bool = False,
     html: Path | None = None,
     model: str | None = None,
@@ -32,6 +36,8 @@ def search(
         index: folder that `patchreorder index` made.
         image: an image, or a folder of images.
         k: how many to find.
+        crop: left,top,width,height of the part of the image to search for, in pixels.
+        json: print one JSON document, nothing else.
         poses: also rotate the image (every 45 degrees) and shift it (by a fifth, four ways): twelve times the work.
         html: write a page with thumbnails.
         model: the network that describes images; it must be that of the index.
@@ -40,13 +46,17 @@ def search(
     """
     if not image.exists():
         raise ValueError(f"{clean(str(image))} is not an image and not a folder")
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=json)
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.search import page
     from patchreorder.search.descriptors import open_descriptor
     from patchreorder.search.index import Index
-    from patchreorder.search.query import search_images
+    from patchreorder.search.listing import answers_json
+    from patchreorder.search.local_features import has_opencv
+    from patchreorder.search.query import parse_box, search_images
+
+    box = parse_box(crop) if crop else None
 
     if html:
         page.need_jinja()
@@ -59,16 +69,32 @@ def search(
     descriptor = open_descriptor(model or opened.manifest.maker.model, weights=weights, say=screen.say)
     workers = (os.cpu_count() or 1) if workers is None else workers
     with contextlib.closing(screen):
-        answers, bad = search_images(opened, descriptor, image, k=k, poses=poses, workers=workers, screen=screen)
+        answers, bad = search_images(
+            opened,
+            descriptor,
+            image,
+            k=k,
+            poses=poses,
+            box=box,
+            relations=COMPARED if has_opencv() else 0,
+            workers=workers,
+            screen=screen,
+        )
     if not answers:
         raise ValueError("; ".join(bad))
+    if json:
+        print(answers_json(answers, opened.root), end="")
+        return
     many = image.is_dir()
-    table = Table(*(["query"] if many else []), "rank", "distance", "file", *(["query's pose"] if poses else []))
+    table = Table(
+        *(["query"] if many else []), "rank", "distance", "file", "relation", *(["query's pose"] if poses else [])
+    )
     for answer in answers:
         for rank, hit in enumerate(answer.hits, 1):
             query = [Text(clean(answer.query) if rank == 1 else "")] if many else []
             pose = [hit.pose or "upright"] if poses else []
-            table.add_row(*query, str(rank), f"{hit.distance:.3f}", Text(clean(hit.name), overflow="fold"), *pose)
+            name, relation = Text(clean(hit.name), overflow="fold"), Text(hit.relation)
+            table.add_row(*query, str(rank), f"{hit.distance:.3f}", name, relation, *pose)
     console.print(table)
     if not len(opened):
         screen.say(f"{clean(str(index))} holds no images that can be found.")
@@ -90,4 +116,4 @@ def search(
             page.write(html, sections, title="Nearest images", about=about)
         screen.say(f"Page: {clean(str(html))}.\nNext: open it in a browser.")
     else:
-        screen.say("Next: `--html FILE` also shows the images, `--poses` also finds images in other poses.")
+        screen.say("Next: `--html FILE` also shows the images, `--crop left,top,width,height` searches for a part.")

@@ -30,6 +30,7 @@ COEFFICIENTS = 6  # a side of the block of the cosine transform whose signs are 
 FRESH = 2_000_000_000  # nanoseconds in which a file may change again and keep its modification time
 LARGEST = 1_000_000_000  # bytes of an image file
 UNKNOWN = -1
+Box = tuple[int, int, int, int]  # left, top, width and height, in pixels
 Stat = tuple[str, int, int]  # name, size and modification time
 _DOTTED = tuple(f".{ending}" for ending in ENDINGS)
 
@@ -150,7 +151,7 @@ class Reader:
     root: Path
     preprocessing: Mapping[str, Any] = field(default_factory=lambda: PREPROCESSING)
     poses: tuple[Pose, ...] = (UPRIGHT,)
-    box: tuple[int, int, int, int] | None = None
+    box: Box | None = None
 
     def __call__(self, names: Sequence[str]) -> tuple[list[ImageFile], Tensor]:
         files, images = [], []
@@ -190,7 +191,7 @@ class Reader:
         return file, [centre_crop(image, pose=pose, size=size, short=SHORT) for pose in self.poses]
 
 
-def part_of(image: Image.Image, box: tuple[int, int, int, int]) -> Image.Image:
+def part_of(image: Image.Image, box: Box) -> Image.Image:
     """The part of an image at (left, top, width, height).
 
     Raises:

@@ -21,6 +21,7 @@ class Hit(NamedTuple):
     distance: float
     name: str  # in the folder of the images
     pose: str = ""  # of the query that found it, in words; "" is upright
+    relation: str = ""  # what it is to the query, in words; "" if they were not compared
 
 
 class Index:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from patchreorder.untrusted import clean
 
 from .duplicates import Found, Member
+from .query import Answer
 
 COLUMNS = ("group", "path", "relation", "keep", "of", "why", "width", "height", "bytes", "modified")
 
@@ -84,3 +85,23 @@ def plain_lines(found: Found, *, similar: bool = False) -> Iterator[str]:
     if similar:
         for relation, first, second in found.similar:
             yield "\t".join(("similar", relation.kind, clean(first), clean(second)))
+
+
+def answers_json(answers: Sequence[Answer], root: Path) -> str:
+    """Answers of a search as one document."""
+    document = [
+        {
+            "query": answer.query,
+            "hits": [
+                {
+                    "path": str(root / hit.name),
+                    "distance": round(hit.distance, 6),
+                    "relation": hit.relation or None,
+                    "pose": hit.pose or None,
+                }
+                for hit in answer.hits
+            ],
+        }
+        for answer in answers
+    ]
+    return json.dumps(document, indent=1) + "\n"

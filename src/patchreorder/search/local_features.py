@@ -37,6 +37,15 @@ def need_opencv() -> Any:
     return cv2
 
 
+def has_opencv() -> bool:
+    """Whether images can be compared."""
+    try:
+        need_opencv()
+    except ImportError:
+        return False
+    return True
+
+
 class Features(NamedTuple):
     """Points (n, 2) as x and y, and their vectors (n, 128) in bytes, the strongest first."""
 

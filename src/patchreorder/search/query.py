@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +13,11 @@ from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.untrusted import clean
 
 from .descriptors import BATCH, Descriptor, describe_batch, fault
-from .images import Reader, scan
+from .images import Box, Reader, scan
 from .index import Hit, Index
 from .manifest import Maker
+from .relations import IDENTICAL, relate
+from .verification import read_picture
 
 # The poses of a query with --poses, in words; "" is upright.
 POSES = {
@@ -41,11 +44,17 @@ def search_images(
     *,
     k: int = 4,
     poses: bool = False,
+    box: Box | None = None,
+    relations: int = 0,
     workers: int = 0,
     batch: int = BATCH,
     screen: Screen = SILENT,
 ) -> tuple[list[Answer], list[str]]:
     """The k nearest images of an image, or of every image in a folder; and why some queries have no answer.
+
+    Args:
+        box: the part of the query to search for.
+        relations: of how many hits to say what they are to the query; needs OpenCV.
 
     With `poses`, the query is also rotated and shifted (POSES), and a hit has its distance to the nearest of them.
 
@@ -67,7 +76,7 @@ def search_images(
     answers, bad = [], []
     more = screen.count("searching", len(names))
     for files, images in parallel_map(
-        Reader(root, other.preprocessing, tried), parts, workers=workers if len(parts) > 1 else 0
+        Reader(root, other.preprocessing, tried, box), parts, workers=workers if len(parts) > 1 else 0
     ):
         vectors = iter(describe_batch(model, images).split(len(tried)))
         for file in files:
@@ -78,9 +87,39 @@ def search_images(
             if reason := next(filter(None, map(fault, own)), ""):
                 bad.append(f"{clean(file.name)} cannot be searched for: {reason}")
                 continue
-            answers.append(Answer(file.name, _nearest(index.search(own, k), k)))
+            hits = _nearest(index.search(own, k), k)
+            if relations:
+                hits = [*_related(index.root, root / file.name, box, hits[:relations]), *hits[relations:]]
+            answers.append(Answer(file.name, hits))
         more(len(files))
     return answers, bad
+
+
+def parse_box(text: str) -> Box:
+    """Left, top, width and height in pixels.
+
+    >>> parse_box("10,20,300,200")
+    (10, 20, 300, 200)
+    """
+    if not re.fullmatch(r"\d{1,6}(,\d{1,6}){3}", text, re.ASCII):
+        raise ValueError(f"crop ({clean(text)}) must be left,top,width,height in pixels, such as 10,20,300,200")
+    left, top, width, height = map(int, text.split(","))
+    return left, top, width, height
+
+
+def _related(root: Path, query: Path, box: Box | None, hits: Sequence[Hit]) -> Iterator[Hit]:
+    """The hits with what they are to the query, where both can be read."""
+    own = read_picture(query, box=box)
+    for hit in hits:
+        path = root / hit.name
+        other = None if own is None else read_picture(path)
+        if own is None or other is None:
+            yield hit
+        elif box is None and path.read_bytes() == query.read_bytes():
+            yield hit._replace(relation=IDENTICAL)
+        else:
+            sizes = (own.width, own.height), (other.width, other.height)
+            yield hit._replace(relation=relate(own, other).words(*sizes))
 
 
 def _nearest(found: Iterable[Sequence[Hit]], k: int) -> list[Hit]:

@@ -20,6 +20,7 @@ from patchreorder.data.loader import parallel_map
 from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.files import locked
 
+from .images import Box, part_of
 from .local_features import SIDE, Picture, need_opencv
 from .relations import Relation, relate
 
@@ -30,12 +31,14 @@ KEPT = 800  # pictures that a worker keeps in memory, 0.4 MB each
 Pair = tuple[str, str]  # digests, the smaller one first
 
 
-def read_picture(path: Path, digest: str = "") -> Picture | None:
-    """The picture of a file; None if it is gone, cannot be read, or has another digest than this one."""
+def read_picture(path: Path, digest: str = "", *, box: Box | None = None) -> Picture | None:
+    """The picture of a file, or of a part of it; None if it is gone, cannot be read, or has another digest."""
     try:
         content = path.read_bytes()
         if digest and blake2b(content, digest_size=16).hexdigest() != digest:
             return None
+        if box is not None:
+            return Picture.of(part_of(decode(content, name=path.name), box))
         return Picture.of(decode(content, name=path.name, short=SIDE), size=upright_size(content))
     except (OSError, ValueError):
         return None

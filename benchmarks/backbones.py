@@ -17,6 +17,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -60,7 +61,7 @@ def main() -> None:
                 seconds[name] += time.thread_time() - start
             right[name][0] += int((best[:, 0] == labels).sum())
             right[name][1] += int((best == labels[:, None]).any(1).sum())
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": name,
             "top1": rate(right[name][0], len(chosen))._asdict(),

@@ -122,3 +122,35 @@ def test_a_class_with_a_single_image_cannot_be_split(tmp_path):
     fill(tmp_path, "a/1.jpg", "a/2.jpg", "b/1.jpg")
     with pytest.raises(ValueError, match="the class b has a single image"):
         split(tmp_path, "train")
+
+
+def test_a_link_to_itself_and_a_huge_file_stop_nothing(tmp_path):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.jpg").write_bytes(b"x")
+    (tmp_path / "cat" / "loop.jpg").symlink_to("loop.jpg")
+    (tmp_path / "self").symlink_to("self")
+    with open(tmp_path / "cat" / "huge.jpg", "wb") as file:
+        file.truncate(folders.MAX_BYTES + 1)  # sparse
+    listing = folders.list_images(tmp_path)
+    assert list(listing.names) == ["cat/1.jpg", "cat/huge.jpg"]
+    assert "cat/loop.jpg" in listing.ignored
+    with pytest.raises(ValueError, match=r"cat/huge\.jpg has more than 1 GB: it is no image"):
+        listing.read(1)
+    assert list(folders.list_unlabelled(tmp_path).names) == ["cat/1.jpg", "cat/huge.jpg"]
+
+
+def test_a_folder_that_is_deleted_during_the_listing_is_left_out(tmp_path, monkeypatch):
+    for name in ("a/1.jpg", "a/b/2.jpg", "c/3.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    stat = os.stat
+
+    def gone(path, *args, **options):
+        if str(path).endswith("a/b"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(folders.os, "stat", gone)
+    listing = folders.list_images(tmp_path)
+    assert list(listing.names) == ["a/1.jpg", "c/3.jpg"]
+    assert listing.ignored == ["a/b"]

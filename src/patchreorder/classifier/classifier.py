@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from patchreorder.data.folders import MAX_BYTES
 from patchreorder.data.images import MEAN_COLOUR
 from patchreorder.data.loader import parallel_map
 from patchreorder.data.poses import UPRIGHT, Pose
@@ -19,7 +20,7 @@ from patchreorder.engine.batches import channels_last, model_input
 from patchreorder.models.photo_classifier import PhotoClassifier
 from patchreorder.models.saved import ClassifierFacts, read_classifier
 
-from .photographs import MAX_BYTES, Shown, crop, small_image
+from .photographs import Shown, crop, small_image
 
 BATCH = 32
 

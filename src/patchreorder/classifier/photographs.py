@@ -24,7 +24,6 @@ from patchreorder.data.views import centre_crop
 DETAIL = 1.5  # short side of an image before it is posed, at most, over that of the crop's image
 FILLS = (MEAN_COLOUR, (0, 0, 0), (255, 255, 255))  # colours of uncovered pixels in posed copies, in turn
 ANGLES = tuple(15.0 * number for number in range(24))
-MAX_BYTES = 1 << 30  # of a file; larger ones are no photographs
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,9 @@ def fit(
         raise
     finally:
         screen.close()
-    made.report["command"] = f"patchreorder fit --data {data}"
+    same = f"--rotations {rotations:g} --shifts {shifts:g} --zoom {zoom:g}{' --flips' if flips else ''}"
+    more = f"{f' --finetune {finetune:g}' if finetune else ''} --test {test:g} --seed {seed}"
+    made.report["command"] = f"patchreorder fit --data {data} --backbone {backbone} {same}{more}"
     write_whole(out / "report.json", json.dumps(made.report, indent=1).encode())
     terminal.show(made.report, console)
     fitted_page.write(made.report, out / "report.html", thumbnails=thumbnails(made.report))

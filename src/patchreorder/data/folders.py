@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -19,6 +19,7 @@ ENDINGS = ("jpg", "jpeg", "png", "gif", "webp", "bmp", "tif", "tiff", "ppm", "pg
 )
 _DOTTED = tuple(f".{ending}" for ending in ENDINGS)
 LAYOUT = "expected one folder of images for each class: DIR/train/CLASS/*.jpg and DIR/val/CLASS/*.jpg"
+MAX_BYTES = 1 << 30  # of a file
 HELD_OUT = 0.2  # about this fraction of every class is for validation
 
 
@@ -81,15 +82,22 @@ class Listing:
         return len(self.labels)
 
     def read(self, index: int) -> bytes:
-        """The bytes of an image's file."""
+        """The bytes of an image's file.
+
+        Raises:
+            ValueError: it is larger than `MAX_BYTES`: no image.
+            OSError: it cannot be read.
+        """
         with open(f"{self.root}/{self.names[index]}", "rb", buffering=0) as file:
+            if os.fstat(file.fileno()).st_size > MAX_BYTES:
+                raise ValueError(f"{self.names[index]} has more than {MAX_BYTES >> 30} GB: it is no image")
             return file.readall()
 
 
 def class_names(root: Path) -> list[str]:
     """The names of the class folders in a folder, sorted, without hidden ones."""
     with _scan(root) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        return sorted(entry.name for entry in entries if _is(entry.is_dir) and not entry.name.startswith("."))
 
 
 def list_images(root: Path, *, classes: Sequence[str] | None = None) -> Listing:
@@ -105,7 +113,7 @@ def list_images(root: Path, *, classes: Sequence[str] | None = None) -> Listing:
     root = Path(root)
     own = class_names(root)
     with _scan(root) as entries:
-        ignored = [entry.name for entry in entries if not entry.is_dir() or entry.name.startswith(".")]
+        ignored = [entry.name for entry in entries if not _is(entry.is_dir) or entry.name.startswith(".")]
     if not own:
         raise ValueError(f"{root} holds no class folder; {LAYOUT}")
     if foreign := set(own) - set(own if classes is None else classes):
@@ -200,9 +208,17 @@ def _scan(folder: Path) -> os._ScandirIterator[str]:
 def _top(root: Path, ignored: list[str]) -> list[str]:
     """The images in the folder itself; other files are added to `ignored`."""
     with _scan(root) as entries:
-        names = sorted(entry.name for entry in entries if not entry.is_dir())
-    ignored += [name for name in names if name.startswith(".") or not name.lower().endswith(_DOTTED)]
-    return [name for name in names if name not in set(ignored)]
+        listed = sorted((entry.name, _is(entry.is_file)) for entry in entries if not _is(entry.is_dir))
+    ignored += [name for name, file in listed if name.startswith(".") or not file or not name.lower().endswith(_DOTTED)]
+    return [name for name, _ in listed if name not in set(ignored)]
+
+
+def _is(question: Callable[[], bool]) -> bool:
+    """The answer of a folder's entry; a link that leads to itself is nothing."""
+    try:
+        return question()
+    except OSError:
+        return False
 
 
 def _walk(root: Path, name: str, ignored: list[str]) -> Iterator[str]:
@@ -211,19 +227,24 @@ def _walk(root: Path, name: str, ignored: list[str]) -> Iterator[str]:
     waiting = [name]
     while waiting:
         folder = waiting.pop()
-        found = os.stat(root / folder)
+        try:
+            found, listed = os.stat(root / folder), os.scandir(root / folder)
+        except OSError:  # deleted since it was listed, or not ours to read
+            ignored.append(folder)
+            continue
         if (found.st_dev, found.st_ino) in seen:  # a link leads back, or to the target of another link
+            listed.close()
             ignored.append(folder)
             continue
         seen.add((found.st_dev, found.st_ino))
-        with os.scandir(root / folder) as entries:
+        with listed as entries:
             for entry in entries:
                 path = f"{folder}/{entry.name}"
                 if entry.name.startswith("."):
                     ignored.append(path)
-                elif entry.is_dir():
+                elif _is(entry.is_dir):
                     waiting.append(path)
-                elif entry.name.lower().endswith(_DOTTED) and entry.is_file():
+                elif entry.name.lower().endswith(_DOTTED) and _is(entry.is_file):
                     yield path
                 else:
                     ignored.append(path)

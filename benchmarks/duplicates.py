@@ -1,7 +1,7 @@
 """How many copies does `patchreorder duplicates` find, and how much else does it join? Beside perceptual hashes.
 
     python benchmarks/duplicates.py --data PHOTOGRAPHS --name imagenet [--kinds ours] [--photographs 500] [--each 2]
-    python benchmarks/duplicates.py --data UKBENCH --name ukbench --kinds imagededup --all-kinds
+    python benchmarks/duplicates.py --data UKBENCH --name ukbench --every 4 --kinds imagededup --all-kinds
     python benchmarks/duplicates.py --data LOOKALIKES --name lookalikes --each 1
     python benchmarks/duplicates.py --data PHOTOGRAPHS --choose      # the numbers that thresholds were chosen by
 
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of photographs, also in subfolders")
     parser.add_argument("--name", default="photographs", help="of the set, in the rows")
     parser.add_argument("--kinds", choices=KINDS, default="ours")
+    parser.add_argument("--every", type=int, default=1, help="only every so many of the files, by name")
     parser.add_argument("--photographs", type=int, help="how many, drawn with --seed; by default all")
     parser.add_argument("--originals", type=int, help="how many of them get copies; by default all")
     parser.add_argument("--each", type=int, default=2, help="copies of each original, of kinds in turn")
@@ -71,7 +72,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     args = parser.parse_args()
     console = Console()
-    found = sorted(path for path in args.data.rglob("*") if path.suffix.lower().lstrip(".") in ENDINGS)
+    found = sorted(path for path in args.data.rglob("*") if path.suffix.lower().lstrip(".") in ENDINGS)[:: args.every]
     order = np.random.default_rng(args.seed).permutation(len(found))[: args.photographs]
     sources = [found[number] for number in order]
     originals = sources[: args.originals]

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from patchreorder.search import verification
 from patchreorder.search.duplicates import find_duplicates
@@ -106,6 +106,20 @@ def test_the_rule_decides_what_is_kept(tmp_path, rule, kept, why):
     reference = KeepRule(rule, (root / "b",))
     (group,) = find_duplicates(Index(tmp_path / "out"), keep=reference).groups
     assert (group[0].file.name, group[0].why) == ("b/lossless.png", "it is in a reference folder")
+
+
+def test_screenshots_that_differ_in_a_few_digits_are_no_copies(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        image = Image.new("RGB", (800, 600), "white")
+        draw = ImageDraw.Draw(image)
+        for line in range(20):
+            draw.text((30, 70 + 24 * line), f"Message {line} about subject {line * (number + 3) % 11}", fill="black")
+        image.save(tmp_path / f"in/{number}.png")
+    image.resize((600, 450), Image.Resampling.LANCZOS).save(tmp_path / "in/small.jpg", quality=80)
+    made(tmp_path / "in", tmp_path / "out")
+    found = find_duplicates(Index(tmp_path / "out")).groups
+    assert [[member.file.name for member in group] for group in found] == [["2.png", "small.jpg"]]
 
 
 def test_a_border_does_not_count_as_pixels(tmp_path):

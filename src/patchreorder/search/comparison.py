@@ -18,6 +18,7 @@ AGREE = 0.7  # the correlation of a window that agrees
 NOISE = 2.0  # grey levels: a deviation below it is no texture
 TEXTURE = 0.06  # variance of a window, relative to the mean of all, to count
 HOPELESS = 0.5  # the median correlation below which an alignment is no copy's, and is not refined
+PATCH = 5  # pixels a side of the patches of `largest_difference`
 ITERATIONS = 15  # of the refinement
 DRIFT = 12.0  # pixels that the refinement may move a corner
 
@@ -172,6 +173,25 @@ def _hue(one: np.ndarray, other: np.ndarray, mask: np.ndarray) -> float:
         x, y = (np.clip(layer[..., channel] - layer.mean(2) + 128, 0, 255) for layer in (first, second))
         found += float(np.abs(_tones(x, y, mask) - x)[mask].mean()) / 3
     return found
+
+
+def largest_difference(first: Picture, second: Picture, matrix: np.ndarray) -> float:
+    """The largest difference of small patches after alignment, of 255, but for a thousandth of them.
+
+    It finds another digit in a screenshot, which windows of textures do not notice. Light that was changed evenly does
+    not count.
+    """
+    cv2 = need_opencv()
+    coarse, fine, warp, pixels = _layers(first, second, matrix)
+    laid = cv2.warpAffine(pixels, warp, coarse.shape, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    covered = cv2.warpAffine(np.full(fine.grey.shape, 255, np.uint8), warp, coarse.shape, flags=cv2.INTER_NEAREST)
+    edge = max(7, round(0.02 * max(coarse.shape)))
+    mask = cv2.erode(covered, np.ones((edge, edge), np.uint8), borderType=cv2.BORDER_REPLICATE) > 0
+    if not mask.any():
+        return 255.0
+    x, y = (_smooth_grey(layer) for layer in (coarse.pixels, laid))
+    patches = np.abs(cv2.blur(y - _tones(x, y, mask), (PATCH, PATCH)))[mask]
+    return float(np.quantile(patches, 0.9995))
 
 
 def _smooth_grey(layer: np.ndarray) -> np.ndarray:

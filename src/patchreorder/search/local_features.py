@@ -73,10 +73,10 @@ class Picture:
     height: int
 
     @classmethod
-    def of(cls, image: Image.Image, *, size: tuple[int, int] | None = None) -> Picture:
-        """A picture of an upright RGB image; `size` if the file is larger than this."""
+    def of(cls, image: Image.Image, *, size: tuple[int, int] | None = None, side: int = SIDE) -> Picture:
+        """A picture of an upright RGB image, its long side at most `side`; `size` if the file is larger than this."""
         width, height = size or image.size
-        factor = SIDE / max(image.size)
+        factor = side / max(image.size)
         if factor < 1:
             small = max(1, round(image.width * factor)), max(1, round(image.height * factor))
             image = image.resize(small, Image.Resampling.LANCZOS)

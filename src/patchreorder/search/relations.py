@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .comparison import Comparison, compare
+from .comparison import Comparison, compare, largest_difference
 from .local_features import SIDE, Picture, align, inverse, mapped, symmetries, whole_frames
 
 # Chosen on photographs and look-alikes with `python benchmarks/duplicates.py --choose`: docs/duplicates.md.
@@ -17,7 +17,9 @@ AGREE, MEDIAN = 0.985, 0.88  # of a copy: the share of windows that agree, and t
 DEGRADED_AGREE, DEGRADED_MEDIAN, DEGRADED_RATIO = 0.93, 0.93, 1.1
 # A copy with a text or a logo over it agrees perfectly elsewhere, and the difference there is mostly of one sign.
 OVERLAID_AGREE, OVERLAID_MEDIAN, OVERLAID_REST, OVERLAY = 0.7, 0.98, 0.94, 0.6
-FLAT = 0.8  # above it, images are drawn (screenshots, text, charts): they differ by small things
+FLAT = 0.75  # above it, images are drawn (screenshots, text, charts): they differ by small things
+DETAIL = 1600  # pixels of the long side at which drawn images are compared
+CHANGED = 25.0  # the largest difference of a copy of a drawn image, of 255
 OVERLAP = 0.5  # the least share of one of the frames in the other
 EVIDENCE = 200.0  # pixels with texture, at least
 ALIKE = 0.9  # correlation of thumbnails for which whole frames are compared
@@ -38,6 +40,7 @@ class Relation:
         features: local features that agree.
         agree, median: of windows of pixels, see `Comparison`.
         level, hue: mean changes of brightness and colour, of 255.
+        flat: the share without any gradient, see `Comparison`.
         bordered: what the second frame has beyond the first is of one colour, and the other way round.
     """
 
@@ -50,6 +53,7 @@ class Relation:
     median: float = 1.0
     level: float = 0.0
     hue: float = 0.0
+    flat: float = 0.0
     bordered: tuple[bool, bool] = (False, False)
 
     @property
@@ -70,7 +74,7 @@ class Relation:
         matrix = None if self.matrix is None else inverse(np.array(self.matrix)).tolist()
         return Relation(
             **{
-                **{key: getattr(self, key) for key in ("kind", "features", "agree", "median", "level", "hue")},
+                **{key: getattr(self, key) for key in ("kind", "features", "agree", "median", "level", "hue", "flat")},
                 "matrix": matrix,
                 "first": self.second,
                 "second": self.first,
@@ -159,6 +163,19 @@ def relate(first: Picture, second: Picture) -> Relation:
     return _relation(kind, first, second, *best)
 
 
+def same_drawing(first: Picture, second: Picture, relation: Relation) -> bool:
+    """Whether a copy of a drawn image holds in all its detail; both pictures have up to DETAIL pixels a side."""
+    whole = np.vstack([np.array(relation.matrix), [0, 0, 1]])
+    matrix = (_from_file(second) @ whole @ np.linalg.inv(_from_file(first)))[:2]
+    return largest_difference(first, second, matrix) < CHANGED
+
+
+def _from_file(picture: Picture) -> np.ndarray:
+    """The map from pixel centres of a file to those of its picture."""
+    wide, high = picture.shape[0] / picture.width, picture.shape[1] / picture.height
+    return np.array([[wide, 0, (wide - 1) / 2], [0, high, (high - 1) / 2], [0, 0, 1]])
+
+
 def _is_copy(found: Comparison) -> bool:
     """Whether the pixels say so."""
     if max(found.first, found.second) < OVERLAP or found.texture * found.side**2 < EVIDENCE:
@@ -179,12 +196,7 @@ def _is_copy(found: Comparison) -> bool:
 
 
 def _relation(kind: str, first: Picture, second: Picture, found: Comparison, features: int) -> Relation:
-    def scaled(picture: Picture) -> np.ndarray:
-        """From pixel centres of the file to those of the picture."""
-        wide, high = picture.shape[0] / picture.width, picture.shape[1] / picture.height
-        return np.array([[wide, 0, (wide - 1) / 2], [0, high, (high - 1) / 2], [0, 0, 1]])
-
-    whole = np.linalg.inv(scaled(second)) @ np.vstack([found.matrix, [0, 0, 1]]) @ scaled(first)
+    whole = np.linalg.inv(_from_file(second)) @ np.vstack([found.matrix, [0, 0, 1]]) @ _from_file(first)
     return Relation(
         kind=kind,
         matrix=[[round(float(value), 5) for value in row] for row in whole[:2]],
@@ -195,6 +207,7 @@ def _relation(kind: str, first: Picture, second: Picture, found: Comparison, fea
         median=found.median,
         level=found.level,
         hue=found.hue,
+        flat=found.flat,
         bordered=(
             kind == COPY and found.second < WHOLE and _plain_outside(second, first, inverse(found.matrix)),
             kind == COPY and found.first < WHOLE and _plain_outside(first, second, found.matrix),

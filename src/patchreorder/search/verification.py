@@ -11,7 +11,7 @@ import json
 import os
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -22,16 +22,16 @@ from patchreorder.files import locked
 
 from .images import Box, part_of
 from .local_features import SIDE, Picture, need_opencv
-from .relations import Relation, relate
+from .relations import COPY, DETAIL, FLAT, SIMILAR, Relation, relate, same_drawing
 
-FORMAT = 4  # raise it when relations change
+FORMAT = 5  # raise it when relations change
 FILE = ".relations.jsonl"  # in the folder of the index
 TOGETHER = 256  # pairs that a worker gets at a time, at most
 KEPT = 800  # pictures that a worker keeps in memory, 0.4 MB each
 Pair = tuple[str, str]  # digests, the smaller one first
 
 
-def read_picture(path: Path, digest: str = "", *, box: Box | None = None) -> Picture | None:
+def read_picture(path: Path, digest: str = "", *, box: Box | None = None, side: int = SIDE) -> Picture | None:
     """The picture of a file, or of a part of it; None if it is gone, cannot be read, or has another digest."""
     try:
         content = path.read_bytes()
@@ -39,7 +39,7 @@ def read_picture(path: Path, digest: str = "", *, box: Box | None = None) -> Pic
             return None
         if box is not None:
             return Picture.of(part_of(decode(content, name=path.name), box))
-        return Picture.of(decode(content, name=path.name, short=SIDE), size=upright_size(content))
+        return Picture.of(decode(content, name=path.name, short=side), size=upright_size(content), side=side)
     except (OSError, ValueError):
         return None
 
@@ -56,8 +56,17 @@ class Comparer:
         found = []
         for pair in pairs:
             first, second = map(self._picture, pair)
-            found.append((pair, None if first is None or second is None else relate(first, second)))
+            relation = None if first is None or second is None else relate(first, second)
+            found.append((pair, None if relation is None else self._in_detail(pair, relation)))
         return found
+
+    def _in_detail(self, pair: Pair, relation: Relation) -> Relation:
+        """The relation; drawn images such as screenshots must also be the same in all their detail."""
+        if relation.kind == COPY and relation.flat > FLAT:
+            large = [read_picture(self.root / self.names[digest], digest, side=DETAIL) for digest in pair]
+            if large[0] is None or large[1] is None or not same_drawing(large[0], large[1], relation):
+                return replace(relation, kind=SIMILAR)
+        return relation
 
     def _picture(self, digest: str) -> Picture | None:
         if digest not in self.kept:

@@ -17,7 +17,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from patchreorder.engine import checkpoint
 from patchreorder.engine.batches import model_input
@@ -220,13 +219,3 @@ def _remove_others(folder: Path, part: str, place: Path) -> None:
     for other in folder.glob(f"{part}-*"):
         if other != place and other.is_dir() and not other.is_symlink():
             shutil.rmtree(other, ignore_errors=True)
-
-
-def joined(features: Features, blocks: Sequence[Block], poses: slice | Sequence[int] = slice(None)) -> list[Tensor]:
-    """Blocks with photographs and poses in one dimension: each (photographs * poses, values)."""
-    return [features.block(block, poses).flatten(0, 1) for block in blocks]
-
-
-def unit(values: Tensor) -> Tensor:
-    """Vectors of unit length."""
-    return F.normalize(values, dim=-1)

@@ -64,6 +64,20 @@ def test_another_shot_is_no_copy():
     assert found.words() == "another shot of the same scene"
 
 
+def test_frames_that_only_overlap_are_no_copies():
+    scene = photograph(6, (480, 360))
+    first, second = scene.crop((0, 0, 380, 300)), scene.crop((60, 40, 480, 360))
+    assert related(first, second).words() == "another shot of the same scene"
+    assert related(scene, first).is_copy
+    assert related(scene, second).is_copy
+
+
+def test_rotated_within_its_frame():
+    first = photograph(4)
+    found = related(first, encoded(first.rotate(-25, Image.Resampling.BICUBIC)))
+    assert found.words() == "rotated by 25 degrees clockwise, cropped, with a border"
+
+
 def test_pages_with_other_text_are_no_copies():
     def page(seed: int) -> Image.Image:
         random = np.random.default_rng(seed)

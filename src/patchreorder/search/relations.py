@@ -21,6 +21,8 @@ FLAT = 0.75  # above it, images are drawn (screenshots, text, charts): they diff
 DETAIL = 1600  # pixels of the long side at which drawn images are compared
 CHANGED = 25.0  # the largest difference of a copy of a drawn image, of 255
 OVERLAP = 0.5  # the least share of one of the frames in the other
+CONTAINED = 0.993  # the share of a frame that lies in the other one; camera shots of one thing overlap, copies contain
+PLAIN, FILLED = 24, 10  # levels, of 255, that the colours of a border differ by; of one that stands for a frame
 EVIDENCE = 200.0  # pixels with texture, at least
 ALIKE = 0.9  # correlation of thumbnails for which whole frames are compared
 SCENE = 20  # features that agree, in another shot of the same scene
@@ -144,16 +146,16 @@ def relate(first: Picture, second: Picture) -> Relation:
     correlation, matrix = symmetries(first, second)[0]
     if correlation > ALIKE:
         found = compare(first, second, matrix)
-        if _is_copy(found):
+        if _is_copy(first, second, found):
             return _relation(COPY, first, second, found, 0)
         best = found, 0
     aligned = align(first, second)
     if aligned is not None:
         found = compare(first, second, aligned.matrix)
         frames = whole_frames(first, second, found.matrix)
-        if frames is not None and not _is_copy(found):
+        if frames is not None and not _is_copy(first, second, found):
             found = max(found, compare(first, second, frames), key=lambda own: own.median)
-        if _is_copy(found):
+        if _is_copy(first, second, found):
             return _relation(COPY, first, second, found, aligned.features)
         if aligned.features >= SCENE or best is None:
             best = found, aligned.features
@@ -176,10 +178,20 @@ def _from_file(picture: Picture) -> np.ndarray:
     return np.array([[wide, 0, (wide - 1) / 2], [0, high, (high - 1) / 2], [0, 0, 1]])
 
 
-def _is_copy(found: Comparison) -> bool:
-    """Whether the pixels say so."""
+def _is_copy(first: Picture, second: Picture, found: Comparison) -> bool:
+    """Whether the pixels say so, and one frame lies in the other but for a border."""
     if max(found.first, found.second) < OVERLAP or found.texture * found.side**2 < EVIDENCE:
         return False
+    if not _same_pixels(found):
+        return False
+    return (
+        max(found.first, found.second) >= CONTAINED
+        or (found.first < WHOLE and _plain_outside(first, second, found.matrix, spread=FILLED))
+        or (found.second < WHOLE and _plain_outside(second, first, inverse(found.matrix), spread=FILLED))
+    )
+
+
+def _same_pixels(found: Comparison) -> bool:
     if found.median < MEDIAN:
         return False
     if found.agree >= AGREE or found.flat > FLAT:
@@ -215,7 +227,7 @@ def _relation(kind: str, first: Picture, second: Picture, found: Comparison, fea
     )
 
 
-def _plain_outside(picture: Picture, other: Picture, matrix: np.ndarray) -> bool:
+def _plain_outside(picture: Picture, other: Picture, matrix: np.ndarray, *, spread: int = PLAIN) -> bool:
     """Whether the pixels of a picture that a map takes beyond the other's frame are of nearly one colour."""
     height, width = picture.grey.shape
     rows, columns = np.mgrid[0:height, 0:width]
@@ -225,5 +237,5 @@ def _plain_outside(picture: Picture, other: Picture, matrix: np.ndarray) -> bool
     outside = (points < -margin).any(1) | (points[:, 0] > wide - 1 + margin) | (points[:, 1] > high - 1 + margin)
     beyond = picture.pixels.reshape(-1, 3)[outside].astype(np.float64)
     if len(beyond) < 20:
-        return True
-    return bool((np.abs(beyond - np.median(beyond, 0)).max(1) < 24).mean() > 0.95)
+        return spread == PLAIN  # too few to be seen, and no proof of a border
+    return bool((np.abs(beyond - np.median(beyond, 0)).max(1) < spread).mean() > 0.95)

@@ -3,7 +3,7 @@
     python benchmarks/duplicates.py --data PHOTOGRAPHS --name imagenet [--kinds ours] [--photographs 500] [--each 2]
     python benchmarks/duplicates.py --data UKBENCH --name ukbench --every 4 --kinds imagededup --all-kinds
     python benchmarks/duplicates.py --data LOOKALIKES --name lookalikes --each 1
-    python benchmarks/duplicates.py --data PHOTOGRAPHS --choose      # the numbers that thresholds were chosen by
+    python benchmarks/duplicates.py --data PHOTOGRAPHS --choose      # what copies and others measure
 
 Contract: the photographs and their altered copies (copies.py, from a seed) are in one folder. Every method joins files
 to groups with its defaults. Recall: of the copies, those in the group of their original. Precision: of the pairs within

@@ -41,7 +41,7 @@ BATCH = 32  # images in a forward pass
 
 
 SYMMETRIC = "symmetric"
-SYMMETRIC_SIZE = 160  # four of these cost less than twice one pass at 224: docs/duplicates.md
+SYMMETRIC_SIZE = 160  # four of these have twice the pixels of one image of 224; their time was not measured
 
 
 class Descriptor(nn.Module):

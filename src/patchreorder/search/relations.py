@@ -11,7 +11,7 @@ import numpy as np
 from .comparison import Comparison, compare, largest_difference
 from .local_features import SIDE, Picture, align, inverse, mapped, symmetries, whole_frames
 
-# Chosen on photographs and look-alikes with `python benchmarks/duplicates.py --choose`: docs/duplicates.md.
+# Chosen on photographs and look-alikes by scripts that were not kept: docs/duplicates.md.
 AGREE, MEDIAN = 0.985, 0.88  # of a copy: the share of windows that agree, and their median correlation
 # A copy that lost detail differs a little everywhere: few windows disagree for the distance of the median from 1.
 DEGRADED_AGREE, DEGRADED_MEDIAN, DEGRADED_RATIO = 0.93, 0.93, 1.1

@@ -10,9 +10,11 @@ import torch
 from PIL import Image
 
 from patchreorder.classifier import features as features_module
+from patchreorder.classifier.choose import Candidate, Scored
 from patchreorder.classifier.classifier import load_classifier
-from patchreorder.classifier.fit import FitOptions, fit
+from patchreorder.classifier.fit import FitOptions, fit, gain, verdict
 from patchreorder.classifier.photographs import TEST_POSES, SamePoses, open_photographs
+from patchreorder.models.photo_classifier import Block
 from tests.classifier.photographs import write_photographs
 
 pytestmark = pytest.mark.usefixtures("small_backbone")
@@ -53,6 +55,41 @@ def test_what_is_saved_is_never_worse_in_cross_validation_than_the_plain_average
         return own["upright"] + own["posed"]
 
     assert score(report["chosen"]) == max(score(own) for own in report["tried"])
+
+
+def test_the_gain_in_poses_is_that_of_posed_copies_alone():
+    candidate = Candidate("average", (Block("head"),))
+
+    def scored(upright, posed):
+        return Scored(candidate, True, 1e-3, torch.tensor([[upright, posed, posed]] * 4))
+
+    own = gain(scored(True, False), scored(False, True))
+    assert (own["upright"]["value"], own["posed"]["value"]) == (100, -100)
+    assert gain(scored(True, True), scored(True, False))["posed"]["value"] == 100
+
+
+@pytest.mark.parametrize(
+    ("rotations", "sentence"),
+    [
+        (180, "90.0 % of 30 test photographs are right as they are, 70.0 % in any rotation: there 7.0 points more"),
+        (90, "in any rotation"),
+        (45, "as they are, 80.0 % rotated by up to 45 degrees: there 4.5 points more"),
+        (15, "rotated by up to 45 degrees"),
+        (0, "90.0 % of 30 test photographs are right as they are: 1.0 points more than the plain average"),
+    ],
+)
+def test_the_verdict_is_of_rotations_that_mean_the_same(rotations, sentence):
+    report = {
+        "test": 30,
+        "same_poses": {"rotations": rotations},
+        "accuracy": {},
+        "differences": {},
+    }
+    for pose, value, more in (("as they are", 90, 1.0), ("rotated up to 45", 80, 4.5), ("any rotation", 70, 7.0)):
+        report["accuracy"][pose] = {"fit": {"value": value}}
+        report["differences"][pose] = {"plain average": {"value": more, "low": more / 2, "high": 2 * more}}
+    assert sentence in verdict(report)
+    assert verdict(report).endswith("than the plain average with a linear head.")
 
 
 def test_unreadable_files_are_listed_and_skipped(tmp_path):

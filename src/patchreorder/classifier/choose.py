@@ -46,12 +46,21 @@ class Scored:
     @property
     def posed(self) -> float:
         """Percentage of posed copies that are right; as they are if there are none."""
-        return 100 * float(self.correct[:, min(1, self.correct.shape[1] - 1) :].float().mean())
+        return 100 * float(posed(self.correct).mean())
 
     @property
     def score(self) -> float:
         """What is maximised: half of it as they are, half in the poses that mean the same."""
         return (self.upright + self.posed) / 2
+
+
+def posed(correct: Tensor) -> Tensor:
+    """The columns of the posed copies of (photographs, poses), as numbers; that of photographs as they are if alone.
+
+    >>> posed(torch.tensor([[True, False, True]])), posed(torch.tensor([[True]]))
+    (tensor([[0., 1.]]), tensor([[1.]]))
+    """
+    return correct[:, min(1, correct.shape[1] - 1) :].float()
 
 
 def candidates(stored: Sequence[Block]) -> list[Candidate]:

@@ -19,6 +19,7 @@ from patchreorder.models.familiarity import Familiarity
 from patchreorder.models.photo_classifier import PhotoClassifier
 from patchreorder.models.saved import save_classifier
 
+from .choose import posed
 from .choose import train as train_head
 from .evaluate import difference
 from .fit import FitOptions, Fitted, Part, set_head, test_report, verdict, with_report
@@ -131,8 +132,8 @@ def finetuned(
 
 def _right(scores: Tensor, labels: Tensor) -> Tensor:
     """Half as they are, half in the other poses, for each photograph."""
-    right = (scores.argmax(2) == labels[:, None]).float()
-    return (right[:, 0] + right[:, min(1, right.shape[1] - 1) :].mean(1)) / 2
+    right = scores.argmax(2) == labels[:, None]
+    return (right[:, 0].float() + posed(right).mean(1)) / 2
 
 
 def _familiar(

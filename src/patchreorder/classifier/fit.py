@@ -18,7 +18,7 @@ from patchreorder.models.familiarity import Familiarity
 from patchreorder.models.photo_classifier import Block, FeatureBlocks, PhotoClassifier
 from patchreorder.models.saved import ClassifierFacts, photo_classifier, save_classifier
 
-from .choose import Scored, candidates, cross_validate, folds_of, out_of_fold_scores, scaled, train
+from .choose import Scored, candidates, cross_validate, folds_of, out_of_fold_scores, posed, scaled, train
 from .evaluate import (
     calibration_error,
     classes_report,
@@ -177,7 +177,7 @@ def _fit_head(backbone: OpenedBackbone, known: Part, unseen: Part, options: FitO
     seen = {
         "chosen": _chosen(chosen),
         "tried": [_chosen(each) for each in tried],
-        "gain": _gain(chosen, tried),
+        "gain": gain(chosen, tried[0]),
         "rotations_hurt": _hurt(tried, chosen, scores, labels, folds, classes, options.same),
         "mislabelled": mislabelled(probabilities[tested], labels[tested], _at(known.paths(), tested), classes),
     }
@@ -259,12 +259,11 @@ def _chosen(scored: Scored) -> dict[str, Any]:
     }
 
 
-def _gain(chosen: Scored, tried: Sequence[Scored]) -> dict[str, Any]:
-    """The cross-validated difference to the plain average with a linear head, over all poses."""
-    plain = tried[0]
+def gain(chosen: Scored, plain: Scored) -> dict[str, Any]:
+    """The cross-validated difference to the plain average with a linear head: as they are, and in other poses."""
     return {
         "upright": difference(chosen.correct[:, 0], plain.correct[:, 0]),
-        "posed": difference(chosen.correct.float().mean(1), plain.correct.float().mean(1)),
+        "posed": difference(posed(chosen.correct).mean(1), posed(plain.correct).mean(1)),
     }
 
 
@@ -331,18 +330,27 @@ def _bad(parts: Sequence[Part]) -> str:
 
 
 def verdict(report: dict[str, Any]) -> str:
-    """The outcome in one sentence or two."""
+    """The outcome in a sentence: right as they are, and in rotations that mean the same."""
     if not report.get("accuracy"):
         return "There is no test photograph that is not also in training: nothing was measured."
-    upright, any_pose = report["accuracy"]["as they are"], report["accuracy"]["any rotation"]
-    against = report["differences"]["any rotation"]["plain average"]
-    text = f"{upright['fit']['value']:.1f} % of {report['test']} test photographs are right as they are"
-    text += f", {any_pose['fit']['value']:.1f} % in any rotation"
+    text = f"{report['accuracy']['as they are']['fit']['value']:.1f} % of {report['test']} test photographs are right"
+    text += " as they are"
+    pose, words = _tested(report["same_poses"]["rotations"])
+    if words:
+        text += f", {report['accuracy'][pose]['fit']['value']:.1f} % {words}: there"
+    else:
+        text += ":"
+    against = report["differences"][pose]["plain average"]
     better = "more" if against["value"] >= 0 else "fewer"
     shown = "" if against["low"] > 0 or against["high"] < 0 else ", within chance"
-    return (
-        f"{text}: there {abs(against['value']):.1f} points {better} than the plain average with a linear head{shown}."
-    )
+    return f"{text} {abs(against['value']):.1f} points {better} than the plain average with a linear head{shown}."
+
+
+def _tested(rotations: float) -> tuple[str, str]:
+    """The test pose that says what rotations up to so many degrees do, and its words; "" if they are too small."""
+    if rotations >= 90:
+        return "any rotation", "in any rotation"
+    return ("rotated up to 45", "rotated by up to 45 degrees") if rotations >= 15 else ("as they are", "")
 
 
 def with_report(facts: ClassifierFacts, report: dict[str, Any]) -> ClassifierFacts:

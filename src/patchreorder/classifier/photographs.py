@@ -52,14 +52,18 @@ class SamePoses:
                 raise ValueError(f"{name} ({value}) must be from 0 to {most:g}")
 
     def draw(self, count: int, seed: Sequence[int]) -> list[Pose]:
-        """So many poses, whose rotations are spread evenly over the range."""
+        """So many poses, whose rotations are spread evenly over the range; half of all are mirrored if flips are."""
         random = np.random.default_rng(list(seed))
         offset, poses = random.random(), []
         for number in range(count):
             degrees = self.rotations * (2 * (number + offset) / count - 1)
             down, right = (float(value) * self.shifts for value in random.uniform(-1, 1, 2))
             scale = float(1 + self.zoom) ** float(random.uniform(-1, 1))
-            poses.append(Pose(degrees, down, right, scale, self.flips and number % 2 == 1))
+            poses.append(Pose(degrees, down, right, scale))
+        if self.flips:
+            return [
+                pose._replace(flip=bool(half)) for pose, half in zip(poses, random.random(count) < 0.5, strict=True)
+            ]
         return poses
 
 

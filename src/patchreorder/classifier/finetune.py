@@ -147,7 +147,7 @@ def _familiar(
         return torch.cat(list(_last_blocks(network, upright, indices, options.workers)))
 
     network.familiarity = Familiarity.of(vectors(rest), known.labels[rest], classes=len(network.head.bias))
-    own = network.familiarity(vectors(held))
+    own = network.familiarity.in_parts(vectors(held))
     threshold = float(own.sort().values[min(len(own) - 1, int(KEPT * len(own)))])
     return Refusal(threshold, 100 * float((own > threshold).float().mean()), None)
 

@@ -184,7 +184,7 @@ def _fit_head(backbone: OpenedBackbone, known: Part, unseen: Part, options: FitO
     report = {**seen, **_describe(known, unseen, options, backbone)}
     plain = tried[0]
     ours = head(torch.cat([unseen.features.block(block) for block in chosen.candidate.blocks], 2)) / heat
-    distances = near(unseen.features.block(chosen.candidate.blocks[-1], [0])[:, 0])
+    distances = near.in_parts(unseen.features.block(chosen.candidate.blocks[-1], [0])[:, 0])
     report |= test_report(known, unseen, plain, {"fit": ours}, refusal, distances)
     report["verdict"] = verdict(report)
     return Fitted(network, with_report(facts, report), report, known, unseen, chosen, plain)

@@ -41,7 +41,7 @@ def choose_threshold(x: Tensor, labels: Tensor, folds: Tensor, *, classes: int) 
 
     def distances(held: Tensor) -> Tensor:
         rows, truth = x[~held].flatten(0, 1), labels[~held].repeat_interleave(x.shape[1])
-        return Familiarity.of(rows, truth, classes=classes)(x[held].flatten(0, 1))
+        return Familiarity.of(rows, truth, classes=classes).in_parts(x[held].flatten(0, 1))
 
     tested = [fold for fold in folds.unique().tolist() if fold >= 0 and len(labels) > int((folds == fold).sum())]
     if not tested:  # a single photograph of each class: nothing can be said

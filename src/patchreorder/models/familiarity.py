@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 DIRECTIONS = 128
+PART = 1 << 22  # distances at a time
 FAR = 1e6  # every value of the mean of a class without photographs
 
 
@@ -61,15 +62,25 @@ class Familiarity(nn.Module):
         return own
 
     def forward(self, x: Tensor) -> Tensor:
-        # In double precision: distances are small differences of large squares.
-        x, means = x.double(), self.means.double()
-        directions = self.directions.double()
-        near = (x @ directions)[:, None] - (means @ directions)[None]  # b c directions
-        whole = (x.square().sum(1)[:, None] - 2 * x @ means.T + means.square().sum(1)).clamp(min=0)
-        inside = near.square()
+        # In double precision: distances are small differences of large squares. Products of matrices only: the
+        # differences along every direction, (batch, classes, directions), would not fit the memory with many classes.
+        x, means, directions = x.double(), self.means.double(), self.directions.double()
         variances, left = self.variances[:-1].double(), self.variances[-1].double()
-        distances = (inside / variances).sum(2) + (whole - inside.sum(2)).clamp(min=0) / left
+        whole = _squares(x, means)  # b c
+        inside = _squares(x @ directions, means @ directions)
+        roots = variances.rsqrt()
+        near = _squares(x @ directions * roots, means @ directions * roots)
+        distances = near + (whole - inside).clamp(min=0) / left
         return (distances.amin(1) / x.shape[1]).float()
+
+    def in_parts(self, x: Tensor) -> Tensor:
+        """The distances of any number of features, a part of them at a time, so that memory is bounded."""
+        return torch.cat([self(part) for part in x.split(max(1, PART // len(self.means)))])
+
+
+def _squares(x: Tensor, y: Tensor) -> Tensor:
+    """Squared distances (n, m) of vectors (n, d) and (m, d)."""
+    return (x.square().sum(1)[:, None] - 2 * x @ y.T + y.square().sum(1)).clamp(min=0)
 
 
 def _largest(covariance: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,7 @@
 """Folds that keep look-alikes together, and scores of photographs that the head did not see."""
 
+import tracemalloc
+
 import torch
 
 from patchreorder.classifier.choose import candidates, folds_of, out_of_fold_scores
@@ -22,6 +24,18 @@ def test_look_alikes_share_a_fold():
     folds = folds_of(features(shots), torch.arange(36) // 18, Block("head"))
     assert all(len(set(folds[begin : begin + 3].tolist())) == 1 for begin in range(0, 36, 3))
     assert set(folds.tolist()) == {0, 1, 2, 3}
+
+
+def test_a_large_class_of_look_alikes_needs_little_memory():
+    scenes = torch.rand(8, 1, 16, generator=torch.Generator().manual_seed(0)).repeat_interleave(250, 0)
+    tracemalloc.start()
+    try:
+        folds = folds_of(features(scenes.expand(-1, 2, -1)), torch.zeros(2000, dtype=torch.int64), Block("head"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2000 * 8 * 400  # all pairs of equal photographs are 2000 * 125
+    assert torch.bincount(folds).tolist() == [500] * 4
 
 
 def test_a_single_photograph_is_never_left_out():

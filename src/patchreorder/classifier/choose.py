@@ -20,6 +20,7 @@ from .features import Features
 from .head import STRENGTHS, Head, Scaling, moments, reduced, solve, solve_moments
 
 FOLDS = 4
+NEIGHBOURS = 8  # photographs that each is compared with to find look-alikes
 
 
 class Candidate(NamedTuple):
@@ -118,16 +119,27 @@ def _usual_similarity(vectors: Tensor) -> float:
 
 
 def _linked(vectors: Tensor, alike: float, *, most: int) -> list[list[int]]:
-    """Groups of vectors (n, values) that are joined by pairs at least so alike, the most alike first, up to a size."""
+    """Groups of vectors (n, values) that are joined by pairs at least so alike, the most alike first, up to a size.
+
+    Of each vector only the nearest are compared: with all pairs, memory would grow with the square of a class.
+    """
     group = list(range(len(vectors)))
     members = {index: [index] for index in group}
     pairs = []
     for begin in range(0, len(vectors), 1024):
         close = vectors[begin : begin + 1024] @ vectors.T
-        near = (close >= alike).nonzero()
-        near = near[near[:, 0] + begin < near[:, 1]]
-        values = close[near[:, 0], near[:, 1]]
-        pairs += list(zip((-values).tolist(), (near[:, 0] + begin).tolist(), near[:, 1].tolist(), strict=True))
+        close[torch.arange(len(close)), torch.arange(begin, begin + len(close))] = -2.0  # not itself
+        values, others = close.topk(min(NEIGHBOURS, len(vectors)))
+        row, column = (values >= alike).nonzero().unbind(1)
+        first, second = row + begin, others[row, column]
+        pairs += list(
+            zip(
+                (-values[row, column]).tolist(),
+                torch.minimum(first, second).tolist(),
+                torch.maximum(first, second).tolist(),
+                strict=True,
+            )
+        )
     for _, first, second in sorted(pairs):
         a, b = group[first], group[second]
         if a != b and len(members[a]) + len(members[b]) <= most:

@@ -16,16 +16,20 @@ COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 40, 230)}
 
 
 def write_photographs(
-    folder: Path, *, count: int = 12, classes: tuple[str, ...] = tuple(COLOURS), seed: int = 0
+    folder: Path, *, count: int = 12, classes: tuple[str, ...] = tuple(COLOURS), seed: int = 0, wrong: int = 0
 ) -> Path:
-    """Folders CLASS/N.png of blots in the colour of their class, on grey noise."""
+    """Folders CLASS/N.png of blots in the colour of their class, on grey noise; the first ones are of a wrong class.
+
+    A classifier that is fitted to some wrong ones is not sure of anything.
+    """
     random = np.random.default_rng(seed)
     for name in classes:
         (folder / name).mkdir(parents=True, exist_ok=True)
         for number in range(count):
             pixels = random.integers(90, 140, (48, 56, 3)).astype(np.uint8)
             top, left = random.integers(4, 16, 2)
-            pixels[top : top + 24, left : left + 24] = COLOURS[name] + random.integers(-20, 20, 3)
+            shown = name if number >= wrong else classes[classes.index(name) - 1]
+            pixels[top : top + 24, left : left + 24] = COLOURS[shown] + random.integers(-20, 20, 3)
             Image.fromarray(pixels).save(folder / name / f"{number:02}.png")
     return folder
 

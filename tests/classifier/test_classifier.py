@@ -20,6 +20,13 @@ def classifier(tmp_path, small_backbone):
     return patchreorder.load_classifier(tmp_path / "out" / "classifier.safetensors")
 
 
+@pytest.fixture
+def unsure(tmp_path, small_backbone):
+    """A classifier whose probabilities change with every pixel."""
+    fit(write_photographs(tmp_path / "data", wrong=4), tmp_path / "out", FitOptions(copies=2))
+    return patchreorder.load_classifier(tmp_path / "out" / "classifier.safetensors")
+
+
 def test_every_form_of_an_image_has_the_same_answer(classifier, tmp_path):
     file = tmp_path / "data" / "red" / "00.png"
     pixels = np.array(Image.open(file))
@@ -55,12 +62,12 @@ def test_every_form_of_an_image_has_the_same_answer(classifier, tmp_path):
 )
 def test_other_arrays_are_refused(image, reason):
     with pytest.raises(ValueError, match=reason):
-        as_image(image)
+        as_image(image, short=64)
 
 
 def test_other_things_are_refused():
     with pytest.raises(TypeError, match="a path, a Pillow image, an array or a tensor, got int"):
-        as_image(3)
+        as_image(3, short=64)
 
 
 def test_an_image_unlike_all_others_is_none_of_these(classifier):
@@ -104,5 +111,40 @@ def test_an_exported_classifier_gives_the_same_probabilities(classifier, tmp_pat
 def test_grey_and_transparent_images(classifier):
     file = io.BytesIO()
     Image.new("L", (50, 40), 200).save(file, "PNG")
-    assert as_image(Image.open(file)).mode == "RGB"
-    assert as_image(np.zeros((5, 6), np.uint8)).size == (6, 5)
+    assert as_image(Image.open(file), short=64).mode == "RGB"
+    assert as_image(np.zeros((5, 6), np.uint8), short=64).size == (6, 5)
+
+
+def photograph(height, width):
+    """Smooth colours with fine noise: every way to scale it gives other pixels."""
+    random = np.random.default_rng(0)
+    coarse = Image.fromarray(random.integers(0, 256, (6, 8, 3)).astype(np.uint8)).resize((width, height))
+    return Image.fromarray((np.array(coarse) // 2 + random.integers(0, 128, (height, width, 3))).astype(np.uint8))
+
+
+def test_an_opened_image_has_the_answer_of_its_file(unsure, tmp_path):
+    """Also a large one, one that EXIF turns, a transparent one, and 16 bits of grey."""
+    large = photograph(900, 1200)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    clear = large.resize((60, 50)).convert("RGBA")
+    clear.putalpha(Image.linear_gradient("L").resize(clear.size))
+    grey = Image.fromarray((np.arange(3600, dtype=np.uint16) * 18).reshape(60, 60))
+    for name, image, options in (
+        ("large.png", large, {}),
+        ("turned.png", large.resize((90, 50)), {"exif": turned}),
+        ("clear.png", clear, {}),
+        ("grey.png", grey, {}),
+    ):
+        image.save(tmp_path / name, **options)
+        answer = unsure(tmp_path / name, views=3)
+        assert answer.probability < 0.99
+        assert unsure(Image.open(tmp_path / name), views=3) == answer
+    assert unsure(np.array(large)) == unsure(tmp_path / "large.png")
+
+
+def test_a_damaged_opened_image_is_refused(classifier, tmp_path):
+    photograph(60, 60).save(tmp_path / "cut.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:900])
+    with Image.open(tmp_path / "cut.png") as image, pytest.raises(ValueError, match=r"cut\.png cannot be read"):
+        classifier(image)

@@ -4,9 +4,13 @@ import csv
 import io
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from patchreorder import load_classifier
 from patchreorder.__main__ import main
+from patchreorder.classifier.fit import FitOptions, fit
 from tests.classifier.photographs import small_backbone, write_photographs
 
 __all__ = ["small_backbone"]
@@ -52,6 +56,20 @@ def test_predict_reads_paths_from_standard_input_and_prints_json(fitted, capsys,
     answer = json.loads(line)
     assert (answer["path"], answer["class"]) == (path, "blue")
     assert len(answer["top"]) == 3
+
+
+def test_a_large_jpeg_has_the_same_answer_in_python(tmp_path, small_backbone, capsys):
+    fit(write_photographs(tmp_path / "data", wrong=4), tmp_path, FitOptions(copies=2))
+    random = np.random.default_rng(0)
+    coarse = Image.fromarray(random.integers(0, 256, (6, 8, 3)).astype(np.uint8)).resize((2000, 1500))
+    noisy = np.array(coarse) // 2 + random.integers(0, 128, (1500, 2000, 3))
+    Image.fromarray(noisy.astype(np.uint8)).save(tmp_path / "large.jpg")
+    classifier = tmp_path / "classifier.safetensors"
+    assert main(["predict", str(classifier), str(tmp_path / "large.jpg"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    own = load_classifier(classifier)(tmp_path / "large.jpg")
+    assert own.probability < 0.99
+    assert [(each["class"], each["probability"]) for each in answer["top"]] == own.top
 
 
 def test_bad_files_are_named_and_the_others_answered(fitted, capsys):

@@ -13,14 +13,15 @@ from PIL import Image
 from torch import Tensor
 
 from patchreorder.data.folders import MAX_BYTES
-from patchreorder.data.images import MEAN_COLOUR
+from patchreorder.data.images import MEAN_COLOUR, upright_rgb
 from patchreorder.data.loader import parallel_map
 from patchreorder.data.poses import UPRIGHT, Pose
+from patchreorder.data.views import decode_small, shrunk
 from patchreorder.engine.batches import channels_last, model_input
 from patchreorder.models.photo_classifier import PhotoClassifier
 from patchreorder.models.saved import ClassifierFacts, read_classifier
 
-from .photographs import Shown, crop, small_image
+from .photographs import Shown, crop
 
 BATCH = 32
 
@@ -68,7 +69,7 @@ class Classifier:
             ValueError: it cannot be read, or has another form.
         """
         several = isinstance(image, list | tuple) or (isinstance(image, Tensor) and image.dim() == 4)
-        images = [as_image(each) for each in (image if several else [image])]
+        images = [as_image(each, short=self.facts.short) for each in (image if several else [image])]
         answers = self.of_images(images, views=views)
         return answers if several else answers[0]
 
@@ -76,7 +77,8 @@ class Classifier:
         """The classes of Pillow images."""
         shown = views_of(self.facts, views)
         size, short = self.facts.size, self.facts.short
-        pixels = [np.stack([crop(image, each, size=size, short=short) for each in shown]) for image in images]
+        small = [shrunk(image, short=short) for image in images]
+        pixels = [np.stack([crop(image, each, size=size, short=short) for each in shown]) for image in small]
         return self.of_crops(pixels)
 
     def of_crops(self, pixels: Sequence[np.ndarray]) -> list[Prediction]:
@@ -123,24 +125,28 @@ def views_of(facts: ClassifierFacts, count: int) -> list[Shown]:
     return [Shown(Pose(angle) if angle else UPRIGHT, MEAN_COLOUR) for angle in degrees]
 
 
-def as_image(image: Any) -> Image.Image:
+def as_image(image: Any, *, short: int) -> Image.Image:
     """Whatever holds an image, as a Pillow image; anything whose meaning is not certain is refused.
+
+    Args:
+        image: see `Classifier`.
+        short: the short side that it will be scaled to; a file is read with no more detail than that needs.
 
     Raises:
         ValueError: it has another form, or floats outside [0, 1].
         TypeError: it is no image.
     """
     if isinstance(image, str | Path):
-        return small_image(read_file(Path(image)), name=str(image), short=1024)
+        return decode_small(read_file(Path(image)), name=str(image), short=short)
     if isinstance(image, Image.Image):
-        return image.convert("RGB")
+        return upright_rgb(image)
     if isinstance(image, Tensor):
         if image.dim() != 3 or image.shape[0] not in (1, 3):
             raise ValueError(
                 f"a tensor must be (3, height, width) or (batch, 3, height, width), got {tuple(image.shape)}"
             )
         array = image.detach().cpu().permute(1, 2, 0).numpy()
-        return as_image(array[:, :, 0] if array.shape[2] == 1 else array)
+        return as_image(array[:, :, 0] if array.shape[2] == 1 else array, short=short)
     if not isinstance(image, np.ndarray):
         raise TypeError(f"an image must be a path, a Pillow image, an array or a tensor, got {type(image).__name__}")
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3) or 0 in image.shape:
@@ -181,7 +187,7 @@ class Reader:
 
     def __call__(self, path: str) -> np.ndarray | str:
         try:
-            image = small_image(read_file(Path(path)), name=path, short=self.short)
+            image = decode_small(read_file(Path(path)), name=path, short=self.short)
         except (ValueError, OSError, MemoryError) as error:
             return " ".join(str(error).split()) or type(error).__name__
         return np.stack([crop(image, each, size=self.size, short=self.short) for each in self.shown])

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from patchreorder.data import folders, shards
 from patchreorder.data.folders import Listing
-from patchreorder.data.images import MEAN_COLOUR, decode
+from patchreorder.data.images import MEAN_COLOUR
 from patchreorder.data.loader import parallel_map
 from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.data.shards import Shards
-from patchreorder.data.views import centre_crop
+from patchreorder.data.views import centre_crop, decode_small
 
-DETAIL = 1.5  # short side of an image before it is posed, at most, over that of the crop's image
 FILLS = (MEAN_COLOUR, (0, 0, 0), (255, 255, 255))  # colours of uncovered pixels in posed copies, in turn
 ANGLES = tuple(15.0 * number for number in range(24))
 
@@ -185,23 +184,13 @@ class Cropper:
         name = self.photographs.source.names[own]
         try:
             content = self.photographs.source.read(own)
-            image = small_image(content, name=name, short=self.short)
+            image = decode_small(content, name=name, short=self.short)
         except (ValueError, OSError, MemoryError) as error:
             return Crops(None, "", " ".join(str(error).split()) or type(error).__name__)
         return Crops(
             np.stack([crop(image, shown, size=self.size, short=self.short) for shown in self.shown[index]]),
             sha256(content).hexdigest()[:32],
         )
-
-
-def small_image(content: bytes, *, name: str, short: int) -> Image.Image:
-    """A photograph with no more detail than poses need; raises BadImage."""
-    side = int(DETAIL * short)
-    image = decode(content, name=name, short=side)
-    if min(image.size) <= side:
-        return image
-    width, height = (max(1, round(length * side / min(image.size))) for length in image.size)
-    return image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
 
 
 def crop(image: Image.Image, shown: Shown, *, size: int, short: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from .photographs import small_image
+from patchreorder.data.views import decode_small
 
 SIDE = 128
 MOST = 60  # of each list
@@ -20,7 +20,7 @@ def thumbnails(report: Mapping[str, Any]) -> dict[str, bytes]:
     found = {}
     for each in [*report.get("mistakes", [])[:MOST], *report.get("mislabelled", [])[:MOST]]:
         try:
-            image = small_image(Path(each["name"]).read_bytes(), name=each["name"], short=SIDE)
+            image = decode_small(Path(each["name"]).read_bytes(), name=each["name"], short=SIDE)
         except (ValueError, OSError):
             continue
         image.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR)

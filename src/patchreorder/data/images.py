@@ -70,6 +70,15 @@ def pixels(content: bytes, *, name: str, short: int | None = None) -> np.ndarray
     return _named(name, lambda: _pixels(content, short))
 
 
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """An opened Pillow image as `decode` gives it: upright, 8 bits, without transparency.
+
+    Raises:
+        BadImage: if it is truncated, damaged, or of floating-point numbers.
+    """
+    return _named(str(getattr(image, "filename", "")) or "the image", lambda: _whole(image))
+
+
 T = TypeVar("T")
 
 

@@ -21,11 +21,10 @@ from .images import MEAN_COLOUR, BadImage, decode, pixels
 from .loader import parallel_map
 from .poses import UPRIGHT, Pose
 from .shards import Shards
-from .views import VIEWS, centre_crop, resized_crop
+from .views import VIEWS, centre_crop, decode_small, resized_crop
 
 SPLITS = ("train", "val", "fit", "validation")
 CHECKED = 32  # images that a worker checks at a time
-DETAIL = 1.5  # short side of an image before `posed_batches` poses it, at most, over `Photos.short`
 
 
 @dataclass(frozen=True)
@@ -132,8 +131,8 @@ class Photos:
         """Images in each of the poses, instead of the view, and their labels (b,).
 
         An image is decoded once, put in each pose on a canvas of its own size, and cropped afterwards. A short side of
-        more than `DETAIL` times `short` is scaled to that before: posing full-size photographs would take longer than
-        most networks.
+        more than `views.DETAIL` times `short` is scaled to that before: posing full-size photographs would take longer
+        than most networks.
 
         Args:
             indices: (b,), which images.
@@ -214,12 +213,7 @@ class Photos:
         return self._drawn[epoch]
 
     def _decode_small(self, index: int) -> Image.Image:
-        side = int(DETAIL * self.short)
-        image = decode(self.source.read(index), name=self.source.names[index], short=side)
-        if min(image.size) <= side:
-            return image
-        width, height = (round(length * side / min(image.size)) for length in image.size)
-        return image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
+        return decode_small(self.source.read(index), name=self.source.names[index], short=self.short)
 
     def _show(self, index: int, numbers: Sequence[float]) -> Tensor:
         view = VIEWS[self.view]

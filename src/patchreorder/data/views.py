@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from .images import MEAN_COLOUR, decode
 from .poses import UPRIGHT, Pose
 
+DETAIL = 1.5  # short side of an image before it is posed, at most, over that of the image that is cropped
+
 
 class Crop(NamedTuple):
     """The position of a crop between the first (0) and the last (1) possible one, and whether it is mirrored."""
@@ -123,6 +125,28 @@ def resized_crop(image: Image.Image | np.ndarray, *, crop: Crop, size: int, shor
     channels_last = torch.from_numpy(part)[None].permute(0, 3, 1, 2)  # three times faster than contiguous channels
     scaled = F.interpolate(channels_last, size=(size, size), mode="bilinear", antialias=True)[0].permute(1, 2, 0)
     return scaled.flip(1) if crop.flip else scaled
+
+
+def decode_small(content: bytes, *, name: str, short: int) -> Image.Image:
+    """Decode an image file with no more detail than poses need, for images whose short side becomes `short`.
+
+    Raises:
+        BadImage: if it cannot be read; the message names it.
+    """
+    return shrunk(decode(content, name=name, short=int(DETAIL * short)), short=short)
+
+
+def shrunk(image: Image.Image, *, short: int) -> Image.Image:
+    """An image whose short side is at most `DETAIL` times `short`: posing a full-size photograph takes long.
+
+    >>> shrunk(Image.new("RGB", (4000, 3000)), short=256).size, shrunk(Image.new("RGB", (9, 2)), short=4).size
+    ((512, 384), (9, 2))
+    """
+    side = int(DETAIL * short)
+    if min(image.size) <= side:
+        return image
+    width, height = (round(length * side / min(image.size)) for length in image.size)
+    return image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
 
 
 def preprocess(content: bytes, *, name: str, size: int = 224, short: int = 256) -> Tensor:

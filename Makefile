@@ -8,7 +8,7 @@ EXTRAS := dev,report,export,tensorboard,vision,jpeg,search,qdrant,postgres,dupli
 MAKEFLAGS += -j2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all check lint types doctests bench fuzz reproduce clean
+.PHONY: help setup test test-all check lint types doctests bench fuzz reproduce dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,6 +16,7 @@ help: ## list the targets
 # The stamp is newer than what decides the environment; editing Python sources needs no new setup.
 $(VENV)/ready: pyproject.toml setup.py constraints.txt $(wildcard src/patchreorder/operator/native/*.?pp)
 	$(PYTHON) -m venv $(VENV)
+	rm -f src/patchreorder/operator/native/_kernel_*  # of another Python, or of older sources
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
@@ -27,6 +28,7 @@ check: lint types doctests ## formatting, lint, types, doctests, import directio
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run -Werror src/patchreorder/operator/native/*.?pp tests/*.cpp
 
 types: setup
 	$(BIN)/mypy
@@ -63,5 +65,10 @@ reproduce: setup ## Table 1 in minutes: fetches MNIST, trains four networks, com
 	$(BIN)/patchreorder run table1 --setting demo --out runs/table1-demo
 	$(BIN)/patchreorder report runs/table1-demo --quiet
 
+dist: setup ## the source distribution and a wheel for this machine, checked
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build runs src/*.egg-info src/patchreorder/operator/native/*.so
+	rm -rf $(VENV) build dist runs src/*.egg-info src/patchreorder/operator/native/*.so

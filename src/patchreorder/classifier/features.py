@@ -49,10 +49,12 @@ class Features:
 
     def block(self, wanted: Block, poses: slice | Sequence[int] = slice(None)) -> Tensor:
         """A block as the head reads it: (photographs, poses, values), float32, of unit length."""
+        quarters = f"ranked:quantiles={QUANTILES}"
         for own, values in self.pools.items():
-            if own.layer == wanted.layer and wanted.pool in (own.pool, "gap"):
+            same = own.pool == wanted.pool
+            if own.layer == wanted.layer and (same or (own.pool, wanted.pool) == (quarters, "gap")):
                 chosen = values[:, poses].float()
-                if wanted.pool != own.pool:
+                if not same:
                     chosen = chosen.unflatten(2, (-1, QUANTILES)).mean(3)
                 return normalised(chosen, root=wanted.root)
         raise ValueError(f"block ({wanted}) was not computed: {', '.join(map(str, self.pools))}")
@@ -84,6 +86,7 @@ def compute(
     folder: Path,
     workers: int = 0,
     report: Callable[[int], None] = lambda more: None,
+    blocks: Sequence[Block] | None = None,
 ) -> Features:
     """The features of all photographs in their poses; what is in the folder already is not computed again.
 
@@ -94,8 +97,9 @@ def compute(
         folder: for the files of features.
         workers: processes that decode and pose photographs.
         report: called with the number of photographs that are done since the last call.
+        blocks: what to pool; by default `stored_blocks`.
     """
-    blocks = stored_blocks(backbone)
+    blocks = stored_blocks(backbone) if blocks is None else list(blocks)
     network = Pooled(FeatureBlocks(backbone.model, backbone.layers, blocks)).eval()
     facts = {
         "backbone": checkpoint.fingerprint(backbone.model.state_dict()),

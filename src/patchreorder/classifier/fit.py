@@ -137,13 +137,14 @@ def fit(data: Path, out: Path, options: FitOptions, *, screen: Screen = SILENT) 
     if len(known.labels.unique()) < 2:
         raise ValueError(f"{data}: fewer than two classes have a training photograph that can be read: {_bad(parts)}")
     screen.say("choosing by cross-validation")
-    fitted = _fit_head(backbone, known, unseen, options)
+    fitted = fit_head(backbone, known, unseen, options)
     fitted.report["cost"] = {"seconds": time.monotonic() - begun, "cpu_seconds": time.process_time() - cpu}
     save_classifier(out / "classifier.safetensors", fitted.network, fitted.facts)
     return fitted
 
 
-def _fit_head(backbone: OpenedBackbone, known: Part, unseen: Part, options: FitOptions) -> Fitted:
+def fit_head(backbone: OpenedBackbone, known: Part, unseen: Part, options: FitOptions) -> Fitted:
+    """Choose by cross-validation on the training photographs, and report on the test photographs."""
     classes, labels = known.photographs.classes, known.labels
     stored = stored_blocks(backbone)
     folds = folds_of(known.features, labels, stored[-1])

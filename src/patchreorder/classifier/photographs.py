@@ -188,9 +188,12 @@ class Cropper:
         except (ValueError, OSError, MemoryError) as error:
             return Crops(None, "", " ".join(str(error).split()) or type(error).__name__)
         return Crops(
-            np.stack([crop(image, shown, size=self.size, short=self.short) for shown in self.shown[index]]),
+            np.stack(self.crops(image, self.shown[index])),
             sha256(content).hexdigest()[:32],
         )
+
+    def crops(self, image: Image.Image, shown: Sequence[Shown]) -> list[np.ndarray]:
+        return [crop(image, each, size=self.size, short=self.short) for each in shown]
 
 
 def crop(image: Image.Image, shown: Shown, *, size: int, short: int) -> np.ndarray:

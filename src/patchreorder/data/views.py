@@ -158,6 +158,11 @@ def preprocess(content: bytes, *, name: str, size: int = 224, short: int = 256) 
     return centre_crop(decode(content, name=name), pose=UPRIGHT, size=size, short=short).permute(2, 0, 1)
 
 
+def posed(image: Image.Image, pose: Pose, *, fill: tuple[int, int, int] = MEAN_COLOUR) -> Image.Image:
+    """An image in a pose, on a canvas of its own size."""
+    return _posed_part(image, pose, (0, 0, *image.size), fill)
+
+
 def _posed_part(
     image: Image.Image, pose: Pose, box: tuple[int, int, int, int], fill: tuple[int, int, int] = MEAN_COLOUR
 ) -> Image.Image:

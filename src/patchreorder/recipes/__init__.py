@@ -20,6 +20,7 @@ NAMES = {
     "table2": "AlexNet on ImageNet's photographs, rotated and shifted",
     "table2_grocery": "the same on photographs of groceries, or any class folders, with ImageNet-trained convolutions",
     "table2_cifar10": "the same with a small network on CIFAR-10",
+    "classifiers": "what `fit` chooses against simpler classifiers, on photographs in other poses",
     "table3": "retrieval on UK-Bench, the images as they are, rotated and shifted",
     "fig_propagation": "Figure 1: how a shift of the image travels through the layers",
     "fig_redundancy": "Figure 2: how alike the weights of fc6 and fc7 are",

@@ -45,7 +45,8 @@ def test_smoke_gives_one_whole_row_for_every_cell(smoke):
     assert [job.cell for job in outcome.measured] == wanted
     assert outcome.there_before == outcome.elsewhere == []
     tried = recipe.settings["smoke"].rows or [row.name for row in recipe.rows]
-    meant = {row.name: row.columns or [column.name for column in recipe.columns] for row in recipe.rows}
+    columns = recipe.settings["smoke"].columns or [column.name for column in recipe.columns]
+    meant = {row.name: [name for name in row.columns or columns if name in columns] for row in recipe.rows}
     assert {(cell.row, cell.column) for cell in wanted} == {(row, column) for row in tried for column in meant[row]}
     assert [row.cell for row in rows] == wanted
     written = [json.loads(line) for line in (out / f"{recipe.name}.jsonl").read_text().splitlines()]
@@ -77,7 +78,7 @@ def test_smoke_gives_one_whole_row_for_every_cell(smoke):
         assert row.versions.keys() >= {"patchreorder", "python", "torch", "numpy"}
         assert row.commit
         assert row.machine
-        shared = recipe.trains_once and recipe.curves and row.column != recipe.columns[0].name  # curves come once for a training
+        shared = recipe.trains_once and recipe.curves and row.column != recipe.columns[0].name
         assert row.curves.keys() == ({"training loss"} if shared else recipe.curves.keys())
         assert all(curve and all(len(point) == 2 for point in curve) for curve in row.curves.values())
         assert row.details["resumed"] == 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -95,6 +97,9 @@ class SmallImageTask(Classification):
             self.loaded = self.dataset(folder=job.data, say=job.screen.say)
         split = part if job.cell.split == "test" else {"train": "fit", "test": "validation"}[part]
         found = self.loaded.load(variant, split=split, seed=seed)
+        if part == "train" and job.plan.images_by_seed:
+            drawn = torch.from_numpy(np.random.default_rng(job.cell.seed).permutation(len(found)))
+            found = replace(found, images=found.images[drawn], labels=found.labels[drawn])
         return found.first(count or len(found))
 
     @staticmethod
@@ -118,7 +123,7 @@ class DigitTask(SmallImageTask):
         return job.plan.view or job.column.dataset
 
     def has_curves(self, job: Job) -> bool:
-        return job.column.dataset == self.view(job).removesuffix("-aug")
+        return not job.plan.images_by_seed and job.column.dataset == self.view(job).removesuffix("-aug")
 
 
 class Cifar10Task(SmallImageTask):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # Loaded when asked for, so that help does not wait for torch.
 NAMES = {
     "table1": "error on rotated and shifted MNIST digits",
+    "few": "error after training on few digits, each in one pose or drawn anew",
     "ablations": "the settings of reordering that the paper leaves open, on MNIST",
     "family": "forms of the aligned and unrolled networks, on MNIST",
     "upright": "trained on upright, centred digits only, tested on rotated and shifted ones",

@@ -74,6 +74,16 @@ def test_the_numbers_of_the_operator_page_are_those_of_the_demo():
         assert claim in text
 
 
+def test_the_backbones_have_the_numbers_of_their_benchmark():
+    text = (DOCS / "classifier.md").read_text(encoding="utf-8")
+    facts = json.loads((RESULTS / "benchmark_backbones.json").read_text(encoding="utf-8"))
+    assert facts["machine"].partition(",")[0] in text
+    for row in facts["rows"]:
+        cells = [f"`{row['name']}`", f"{row['top1']['value']:.1f}", f"{row['top5']['value']:.1f}"]
+        cells += [f"{row['images_per_second']:.0f}", str(row["size"]), f"{row['parameters'] / 1e6:.1f}", row["licence"]]
+        assert f"| {' | '.join(cells)} |" in text
+
+
 def codes(page: Path) -> list[str]:
     """The inline code of a page and the lines of its shell blocks, in their order, without comments."""
     text = re.sub(r"^```python\n.*?^```\n", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

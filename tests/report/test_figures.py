@@ -74,6 +74,19 @@ def test_places_are_drawn_against_no_reordering(tmp_path):
     assert line[1][1] - level[0][1] == pytest.approx(level[0][1] - line[0][1], abs=1e-3)
 
 
+def test_counts_are_drawn_in_their_order(tmp_path):
+    cells = (("R500", 5.0), ("R2000", 3.0), ("R500", 7.0))
+    rows = [result(column=column, seed=i, value=value, n=50) for i, (column, value) in enumerate(cells)]
+    about = facts(figure={"kind": "counts", "panels": {"R": "rotated", "T": "shifted"}, "x": "digits"})
+    about["columns"] = [{"name": name, "title": name, "about": "."} for name in ("R2000", "R500", "T500")]
+    written = texts(svg := draw_figure(only_table(write(tmp_path, rows, about))).svg)
+    assert {"rotated (50)", "500", "2,000", "digits", "CNN"} <= set(written)
+    assert "shifted (50)" not in written
+    ((first, second),) = [points for points in lines(svg, GREY) if len(points) == 2][:1]
+    assert first[0] < second[0]
+    assert first[1] < second[1]  # 6 is above 3
+
+
 def test_hostile_texts_stay_texts(tmp_path):
     details = {"layers": [HOSTILE, "b"], "stride": HOSTILE}
     row = result(curves={"error by angle": [[0, 1], [1, 2]]}, details=details, commit=HOSTILE, errors=[1])
@@ -109,7 +122,8 @@ def test_files_are_named_after_recipe_setting_and_split(tmp_path, changes, name)
     "figure",
     [None, [], {"kind": "pie"}, {"kind": "lines"}, {"kind": "lines", "curve": "none"}, {"kind": "lines", "curve": 3}]
     + [{"kind": "places"}, {"kind": "places", "places": ["a"], "lines": [1]}, {"kind": "places", "places": [3]}]
-    + [{"kind": "places", "places": ["a"], "lines": {"x": "cnn", "y": [7, {}]}}, {"kind": "maps"}, {"kind": ["maps"]}],
+    + [{"kind": "places", "places": ["a"], "lines": {"x": "cnn", "y": [7, {}]}}, {"kind": "maps"}, {"kind": ["maps"]}]
+    + [{"kind": "counts"}, {"kind": "counts", "panels": ["R"]}, {"kind": "counts", "panels": {"R": 3}}],
 )
 def test_facts_that_describe_no_figure_draw_none(tmp_path, figure):
     row = result(errors=[1], curves={"error by angle": [[0, 1]]})

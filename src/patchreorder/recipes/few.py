@@ -1,7 +1,8 @@
 """Few images: error on rotated (R) and shifted (T) digits after training on 250 to 10,000 of them.
 
-    patchreorder run few [--setting generated] [--rows cnn pr_cnn_fine] [--columns T500] [--out runs/few]
-    patchreorder run few --split validation --columns R1000 T1000 --change lr=0.02  # to choose a learning rate
+    patchreorder run few --setting generated [--rows cnn pr_cnn_fine] [--columns T500] [--out runs/few]
+    patchreorder run few --setting drawn
+    patchreorder run few --setting generated --split validation --columns R1000 T1000 --change lr=0.02  # to choose it
 
 `generated` gives every training digit one pose for the whole training, as a set of photographs has it; `drawn` draws
 poses anew in every epoch. A seed draws the digits, their poses and the weights; every row of a seed gets the same
@@ -112,5 +113,5 @@ RECIPE = Recipe(
     ],
     curves={"training loss": {"x": "epoch", "y": "training loss", "log": True}},
     figure={"kind": "counts", "x": "training digits", "y": "error %", "panels": {"R": "rotated", "T": "shifted"}},
-    command="patchreorder run few",
+    command="patchreorder run few --setting generated",
 )

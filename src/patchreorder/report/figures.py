@@ -7,6 +7,8 @@ A recipe's facts say how its figure is drawn, `{"kind": ...}`:
   0, 1, ... along x. `diagonal` draws the line y = x.
 - "places": `places` are names along x, `lines` has the rows of each line, one for each place, `level` is the row to
   compare them with. A panel for each column.
+- "counts": a line for each row over the number of training images. `panels` has a title for each letter; columns are
+  called after the letter and the number, such as R500.
 - "maps": feature maps that the recipe has saved in `pictures/`: NAME.png is a strip of the image in both poses,
   NAME.maps.png a strip of the maps in both poses. Rows whose names differ only in the last part belong together.
 
@@ -34,13 +36,14 @@ from .line_chart import LineChart, Panel, Series
 from .tables import Heading, RecipeResults, Table
 from .tiles import BadStrip, read_tiles
 
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MAPS = 12  # feature maps of a pose
 
 
 def draw_figure(table: Table) -> Drawing | None:
     """The figure of a table; None if its recipe has none, or no row for it."""
     how = table.recipe.figure
-    draw = {"lines": _lines, "places": _places, "maps": _maps}.get(str(how.get("kind")))
+    draw = {"lines": _lines, "places": _places, "counts": _counts, "maps": _maps}.get(str(how.get("kind")))
     return draw(table, how) if draw else None
 
 
@@ -130,6 +133,28 @@ def _places(table: Table, how: Mapping[str, Any]) -> Drawing | None:
         return None
     x, y = as_text(how.get("x")), table.recipe.metric
     return LineChart(panels=panels, x=x, y=y, alt=_alt(table), ticks=places, shared=False, **_words(table)).draw()
+
+
+def _counts(table: Table, how: Mapping[str, Any]) -> Drawing | None:
+    """Rows over the number of training images; a column is called after its panel and that number."""
+    names = how.get("panels")
+    panels = []
+    ticks = sorted({int(count) for column in table.columns if (count := column.name.lstrip(LETTERS)).isdecimal()})
+    for letter, title in names.items() if isinstance(names, dict) else ():
+        drawn: list[tuple[Series, Sequence[Result]]] = []
+        for index, row in enumerate(table.recipe.rows):
+            cells = [table.cells.get((row.name, f"{letter}{count}")) for count in ticks]
+            there = {float(x): cell.results for x, cell in enumerate(cells) if cell and cell.results}
+            if there:
+                line = Line.of({x: [result.value for result in results] for x, results in there.items()})
+                drawn.append((Series(row.title, line, _style(index)), [r for own in there.values() for r in own]))
+        if drawn:
+            panels.append(_panel(Heading(as_text(letter), as_text(title)), drawn, how))
+    if not panels:
+        return None
+    x, y = as_text(how.get("x")), table.recipe.metric
+    shown = [f"{count:,}" for count in ticks]
+    return LineChart(panels=panels, x=x, y=y, alt=_alt(table), ticks=shown, log=True, **_words(table)).draw()
 
 
 def _style(index: int) -> Any:

@@ -82,7 +82,7 @@ def test_counts_are_drawn_in_their_order(tmp_path):
     written = texts(svg := draw_figure(only_table(write(tmp_path, rows, about))).svg)
     assert {"rotated (50)", "500", "2,000", "digits", "CNN"} <= set(written)
     assert "shifted (50)" not in written
-    ((first, second),) = [points for points in lines(svg, GREY) if len(points) == 2][:1]
+    first, second = next(points for points in lines(svg, ORANGE) if len(points) == 2)
     assert first[0] < second[0]
     assert first[1] < second[1]  # 6 is above 3
 

@@ -10,11 +10,11 @@ SOURCE = Path(__file__).parent.parent / "src" / "patchreorder"
 LINES = [
     ["__main__"],
     ["commands"],
-    ["playground", "classifier"],
+    ["playground"],
     ["recipes"],
     ["report"],
     ["laboratory"],
-    ["search"],
+    ["search", "classifier"],
     ["measuring"],
     ["engine"],
     ["models"],

@@ -214,6 +214,10 @@ def test_rotations_that_change_the_class_are_noticed(tmp_path):
         ({"angles": 5}, r"angles \(5\) must divide 24"),
         ({"test": 1.5}, r"test \(1.5\) must be more than 0"),
         ({"backbone": "vgg"}, r"backbone \('vgg'\) must be one of alexnet, .*torchvision:NAME"),
+        (
+            {"backbone": "timm:hf-hub:me/mine"},
+            r"backbone \('timm:hf-hub:me/mine'\) must be timm:NAME or torchvision:NAME",
+        ),
         ({"size": 8}, r"size \(8\) must be from 32 to 1024"),
     ],
 )

@@ -17,7 +17,7 @@ from patchreorder.measuring.networks import common_side, distinct_names, open_ne
 from patchreorder.models import create_model, saved
 from patchreorder.models.backbones import open_backbone
 from patchreorder.models.normalise import STD
-from patchreorder.models.photo_classifier import Block, FeatureBlocks
+from patchreorder.models.photo_classifier import Block, FeatureBlocks, PhotoClassifier
 from tests import vision
 
 
@@ -39,7 +39,8 @@ def test_networks_of_ours(tmp_path):
 def test_a_file_of_fit(tmp_path):
     file, blocks = tmp_path / "classifier.safetensors", (Block("head"),)
     backbone = open_backbone("mobilenet_v2", trained=False)
-    model = saved.photo_classifier(FeatureBlocks(backbone.model, backbone.layers, blocks), classes=2, directions=4)
+    features = FeatureBlocks(backbone.model, backbone.layers, blocks).eval()
+    model = PhotoClassifier(features, widths=features.widths(64), classes=2, directions=4)
     facts = saved.ClassifierFacts("mobilenet_v2", 192, 220, blocks, ("cat", "dog"), threshold=1.0, directions=4)
     saved.save_classifier(file, model, facts)
     opened = open_network(str(file))

@@ -1,10 +1,13 @@
 """Backbones: their feature maps, the layers that have names, and networks that end with one of them."""
 
+import sys
+
 import pytest
 import torch
 
 from patchreorder.models import alexnet
-from patchreorder.models.backbones import BACKBONES, SIZE, truncated
+from patchreorder.models.backbones import BACKBONES, SIZE, open_backbone, truncated
+from tests import vision
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -26,6 +29,22 @@ def test_a_truncated_backbone_has_only_the_weights_it_needs():
     needed = {f"features.{place}.{part}" for place in (0, 3, 6) for part in ("weight", "bias")}
     assert model.state_dict().keys() == needed
     assert list(dict(model.named_modules()))[-1] == "features.7"
+
+
+def test_networks_that_would_fetch_the_weights_of_a_backbone_are_refused(monkeypatch):
+    """torchvision does so for detection and segmentation, even for a network without weights."""
+    torchvision = vision.torchvision()
+    monkeypatch.setitem(sys.modules, "torchvision", torchvision)
+
+    def fetch(*args, **options):
+        raise AssertionError("something is fetched")
+
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", fetch)
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fetch)
+    for name in ("fasterrcnn_resnet50_fpn", "fcn_resnet50"):
+        with pytest.raises(ValueError, match=rf"torchvision:{name}\) detects or segments: name one that classifies"):
+            open_backbone(f"torchvision:{name}", trained=False)
+    assert open_backbone("torchvision:resnet18", trained=False).size == 224
 
 
 def test_unknown_layers_are_named():

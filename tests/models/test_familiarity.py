@@ -2,10 +2,10 @@
 
 import torch
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from patchreorder.models import familiarity
 from patchreorder.models.familiarity import Familiarity
+from tests.allocations import LargestTensor
 
 
 def features(seed=0):
@@ -58,25 +58,13 @@ def test_distances_are_those_of_the_differences_along_every_direction():
     assert torch.equal(own.in_parts(x), own(x))
 
 
-class Largest(TorchDispatchMode):
-    """The number of values of the largest tensor that was made."""
-
-    values = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        if isinstance(made, torch.Tensor):
-            self.values = max(self.values, made.numel())
-        return made
-
-
 def test_memory_does_not_grow_with_classes_times_directions(monkeypatch):
     own = Familiarity(classes=1000, values=64, directions=16)
-    with Largest() as seen:
+    with LargestTensor() as seen:
         own(torch.rand(100, 64))
     assert seen.values == 100 * 1000
     monkeypatch.setattr(familiarity, "PART", 64_000)
-    with Largest() as seen:
+    with LargestTensor() as seen:
         assert own.in_parts(torch.rand(1000, 64)).shape == (1000,)
     assert seen.values <= 64_000
 

@@ -1,16 +1,19 @@
 """Saved classifiers: the same network again; files that are damaged, hostile or of another kind are refused."""
 
 import json
+from collections import OrderedDict
 from dataclasses import asdict, replace
 
 import pytest
 import torch
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
+from torch import nn
 
-from patchreorder.models.backbones import open_backbone
-from patchreorder.models.photo_classifier import Block, FeatureBlocks
-from patchreorder.models.saved import FORMAT, ClassifierFacts, photo_classifier, read_classifier, save_classifier
+from patchreorder.models.backbones import BACKBONES, open_backbone
+from patchreorder.models.photo_classifier import Block, FeatureBlocks, PhotoClassifier
+from patchreorder.models.saved import FORMAT, ClassifierFacts, read_classifier, save_classifier
+from tests.allocations import LargestTensor
 
 FACTS = ClassifierFacts(
     backbone="mobilenet_v2",
@@ -30,8 +33,8 @@ FACTS = ClassifierFacts(
 def network():
     torch.manual_seed(0)
     backbone = open_backbone("mobilenet_v2", trained=False)
-    features = FeatureBlocks(backbone.model, backbone.layers, FACTS.blocks)
-    return photo_classifier(features, classes=2, directions=3).eval()
+    features = FeatureBlocks(backbone.model, backbone.layers, FACTS.blocks).eval()
+    return PhotoClassifier(features, widths=features.widths(64), classes=2, directions=3).eval()
 
 
 @pytest.fixture
@@ -68,11 +71,16 @@ def test_a_saved_classifier_is_the_same_again(network, file):
         ({"blocks": [["head", "ranked:quantiles=1000000000", False]]}, "none that `fit` makes"),
         ({"blocks": [["head", "reorder:levels=10000000000", False]]}, "none that `fit` makes"),
         ({"blocks": [["nowhere", "gap", False]]}, "must be one of stage1"),
+        ({"blocks": [["head", "flatten", False]]}, "none that `fit` makes"),
         ({"size": 10**9}, "must be from 32 to 2048"),
         ({"size": "64"}, "must be from 32 to 2048"),
         ({"directions": 10**9}, "directions"),
         ({"threshold": None}, "must be numbers"),
         ({"backbone": "os:system"}, "backbone .* is unknown"),
+        ({"backbone": "timm:hf-hub:somebody/model"}, "backbone .* is unknown"),
+        ({"backbone": "timm:local-dir:/tmp"}, "backbone .* is unknown"),
+        ({"backbone": "torchvision:../x"}, "backbone .* is unknown"),
+        ({"backbone": ["alexnet"]}, "backbone .* is unknown"),
         ({"backbone": "x" * 10**6}, "backbone .* is unknown"),
     ],
 )
@@ -80,6 +88,30 @@ def test_other_facts_are_refused(changed, reason, file):
     with pytest.raises(ValueError, match=rf"is not a classifier of `patchreorder fit`.*{reason}") as caught:
         read_classifier(rewritten(file, **changed))
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("text", ["[]", "[1, 2]", "3", "null", '"x"', "{}", "[" * 100_000, "{"])
+def test_other_metadata_are_refused(text, file):
+    file.write_bytes(to_bytes(from_bytes(file.read_bytes()), metadata={"classifier": text}))
+    with pytest.raises(ValueError, match="is not a classifier"):
+        read_classifier(file)
+
+
+def test_a_file_that_claims_many_classes_is_refused_before_memory_is_allocated(file):
+    """The head alone would have 164 million values."""
+    claimed = {"classes": ["x"] * 2000, "blocks": [["head", "ranked:quantiles=64", False]], "size": 256, "short": 256}
+    with LargestTensor() as made, pytest.raises(ValueError, match=r"head\.weight is missing or .* \(2000, 81920\)"):
+        read_classifier(rewritten(file, **claimed))
+    assert made.values < 5_000_000
+
+
+def test_a_file_that_claims_a_large_backbone_is_refused_before_memory_is_allocated(file, monkeypatch):
+    """A network of a package may have a billion weights."""
+    large = replace(BACKBONES["alexnet"], create=lambda: nn.Sequential(OrderedDict(features=nn.Linear(9000, 9000))))
+    monkeypatch.setitem(BACKBONES, "alexnet", replace(large, layers={"head": "features"}))
+    with LargestTensor() as made, pytest.raises(ValueError, match="missing or has another shape than"):
+        read_classifier(rewritten(file, backbone="alexnet", blocks=[["head", "gap", False]]))
+    assert made.values < 5_000_000
 
 
 def test_names_of_classes_lose_escape_sequences(file):

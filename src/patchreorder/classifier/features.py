@@ -118,11 +118,11 @@ def compute(
     stream = crops(cropper, [index for part in missing for index in part], workers=workers)
     for part in missing:
         taken = (crop for _, crop in zip(part, stream, strict=False))
-        made = _compute_part(network, part, taken, photographs, report)
+        made = _compute_part(network, part, taken, photographs, backbone.size, report)
         write_whole(_file(place, part), made.packed())
         found[part] = made
     every = [own for part in parts if (own := found[part]) is not None]
-    widths = _widths(network, backbone.size)
+    widths = network.features.widths(backbone.size)
     pools = torch.cat([own.values for own in every]).split(widths, 2) if every else []
     return Features(
         [index for own in every for index in own.kept],
@@ -160,10 +160,11 @@ def _read(path: Path, part: range) -> _Part | None:
 
 @torch.inference_mode()
 def _compute_part(
-    network: nn.Module,
+    network: Pooled,
     part: range,
     taken: Iterator[Crops],
     photographs: Photographs,
+    size: int,
     report: Callable[[int], None],
 ) -> _Part:
     kept, digests, faults, values = [], [], {}, []
@@ -192,14 +193,8 @@ def _compute_part(
         report(1)
     forward(all_of_them=True)
     if not values:
-        return _Part([], [], faults, torch.empty(0, poses, sum(_widths(network, 64)), dtype=torch.half))
+        return _Part([], [], faults, torch.empty(0, poses, sum(network.features.widths(size)), dtype=torch.half))
     return _Part(kept, digests, faults, torch.cat(values).unflatten(0, (-1, poses)).contiguous())
-
-
-def _widths(network: nn.Module, size: int) -> list[int]:
-    assert isinstance(network, Pooled)
-    with torch.inference_mode():
-        return [part.shape[1] for part in network.features.pooled(torch.zeros(1, 3, size, size))]
 
 
 def _file(place: Path, part: range) -> Path:

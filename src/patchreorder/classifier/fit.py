@@ -16,7 +16,7 @@ from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.models.backbones import OpenedBackbone, open_backbone
 from patchreorder.models.familiarity import Familiarity
 from patchreorder.models.photo_classifier import Block, FeatureBlocks, PhotoClassifier
-from patchreorder.models.saved import ClassifierFacts, photo_classifier, save_classifier
+from patchreorder.models.saved import ClassifierFacts, is_backbone, save_classifier
 
 from .choose import Scored, candidates, cross_validate, folds_of, out_of_fold_scores, posed, scaled, train
 from .evaluate import (
@@ -68,6 +68,10 @@ class FitOptions:
             raise ValueError(f"copies ({self.copies}) must be from 0 to 64")
         if self.angles not in (1, 2, 3, 4, 6, 8, 12, 24):
             raise ValueError(f"angles ({self.angles}) must divide 24")
+        if ":" in self.backbone and not is_backbone(self.backbone):  # its file could not be read again
+            raise ValueError(
+                f"backbone ({self.backbone!r}) must be timm:NAME or torchvision:NAME, of letters, digits, _ ."
+            )
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,8 @@ def with_head(
 ) -> PhotoClassifier:
     """The whole network: backbone, pools and head, whose logits are the scores divided by the temperature."""
     features = FeatureBlocks(backbone.model, backbone.layers, blocks)
-    network = photo_classifier(features, classes=len(head.bias), directions=near.directions.shape[1])
+    widths = features.eval().widths(backbone.size)
+    network = PhotoClassifier(features, widths=widths, classes=len(head.bias), directions=near.directions.shape[1])
     set_head(network, head, heat)
     network.familiarity.load_state_dict(near.state_dict())
     return network.requires_grad_(False).eval()

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -240,7 +241,10 @@ def load_network(
             config = module.data.resolve_model_data_config(model)
             mean, std, size = tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1]
         else:
-            model = module.models.get_model(name, weights="DEFAULT" if trained and weights is None else None)
+            builder = module.models.get_model_builder(name)
+            if "weights_backbone" in inspect.signature(builder).parameters:  # it would fetch some even without weights
+                raise ValueError(f"model ({package}:{name}) detects or segments: name one that classifies")
+            model = builder(weights="DEFAULT" if trained and weights is None else None)
     except (RuntimeError, KeyError) as error:
         raise ValueError(f"model ({package}:{name}) cannot be created by {package}: {error}") from None
     except OSError as error:

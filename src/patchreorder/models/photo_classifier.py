@@ -80,6 +80,11 @@ class FeatureBlocks(nn.Module):
             for block, pool in zip(self.blocks, self.pools, strict=True)
         ]
 
+    def widths(self, size: int) -> list[int]:
+        """The number of values of each block, for images of size x size pixels."""
+        with torch.no_grad():
+            return [values.shape[1] for values in self.pooled(torch.zeros(1, 3, size, size))]
+
     def maps(self, images: Tensor) -> dict[str, Tensor]:
         """The activations of the layers that the blocks need."""
         if self.chain is None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
+from torch import Tensor
 
 from patchreorder.files import write_whole
 from patchreorder.untrusted import clean, is_count, is_number
@@ -22,7 +23,10 @@ from .photo_classifier import Block, FeatureBlocks, PhotoClassifier
 
 FORMAT = 2
 MOST_CLASSES, MOST_BLOCKS = 100_000, 32
-POOL = re.compile(r"gap|flatten|ranked:quantiles=([1-9]|[1-5][0-9]|6[0-4])")  # what a file may ask for
+POOL = re.compile(r"gap|ranked:quantiles=([1-9]|[1-5][0-9]|6[0-4])")  # what a file may ask for
+NETWORK = re.compile(
+    rf"({'|'.join(PACKAGES)}):[A-Za-z0-9_.]+"
+)  # not timm's hf-hub: and local-dir:, which read elsewhere
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def save_classifier(path: Path, model: PhotoClassifier, facts: ClassifierFacts) 
 def read_classifier(path: str | Path) -> tuple[PhotoClassifier, ClassifierFacts]:
     """The network of a file that `patchreorder fit` wrote, in evaluation mode, and its facts.
 
-    Nothing in the file is run, and nothing is allocated before its shapes are compared.
+    Nothing in the file is run, nothing is downloaded, and shapes are compared before weights are allocated.
 
     Raises:
         ValueError: the file is truncated, damaged, or of another kind.
@@ -72,15 +76,9 @@ def read_classifier(path: str | Path) -> tuple[PhotoClassifier, ClassifierFacts]
     try:
         with safe_open(path, framework="pt") as file:
             facts = _facts(json.loads((file.metadata() or {})["classifier"]))
-            model = _network(facts)
-            own = model.state_dict()
-            found = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
-            for key, value in own.items():
-                if found.pop(key, None) != list(value.shape):
-                    raise ValueError(f"{key} is missing or has another shape than {tuple(value.shape)}")
-            if found:
-                raise ValueError(f"it has more tensors than its network: {', '.join(list(found)[:3])}")
-            model.load_state_dict({key: file.get_tensor(key).float() for key in own})
+            shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+            model = _network(facts, shapes)
+            model.load_state_dict({key: file.get_tensor(key).float() for key in model.state_dict()})
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, RecursionError) as error:
         reason = clean(" ".join(str(error).split())[:200])
         raise ValueError(f"{path} is not a classifier of `patchreorder fit`, or is damaged: {reason}") from None
@@ -88,7 +86,7 @@ def read_classifier(path: str | Path) -> tuple[PhotoClassifier, ClassifierFacts]
 
 
 def _facts(text: Any) -> ClassifierFacts:
-    if text.get("format") != FORMAT:
+    if not isinstance(text, dict) or text.get("format") != FORMAT:
         raise ValueError("it was made by another version: fit it again")
     classes, blocks = clean(text["classes"]), [Block(str(a), str(b), bool(c)) for a, b, c in text["blocks"]]
     if not (isinstance(classes, list) and 2 <= len(classes) <= MOST_CLASSES):
@@ -101,7 +99,7 @@ def _facts(text: Any) -> ClassifierFacts:
         raise ValueError(f"directions ({text['directions']!r}) must be from 1 to {DIRECTIONS}")
     if not is_number(text["threshold"]) or not is_number(text["rotations"]):
         raise ValueError("threshold and rotations must be numbers")
-    if text["backbone"] not in BACKBONES and str(text["backbone"]).partition(":")[0] not in PACKAGES:
+    if not is_backbone(text["backbone"]):
         raise ValueError(f"its backbone ({str(text['backbone'])[:80]!r}) is unknown")
     return ClassifierFacts(
         backbone=text["backbone"],
@@ -117,14 +115,37 @@ def _facts(text: Any) -> ClassifierFacts:
     )
 
 
-def _network(facts: ClassifierFacts) -> PhotoClassifier:
+def is_backbone(name: Any) -> bool:
+    """Whether a classifier file may name this backbone.
+
+    >>> [is_backbone(name) for name in ("alexnet", "timm:resnet18.a1_in1k", "timm:hf-hub:somebody/model", 3)]
+    [True, True, False, False]
+    """
+    return isinstance(name, str) and (name in BACKBONES or NETWORK.fullmatch(name) is not None)
+
+
+def _network(facts: ClassifierFacts, shapes: Mapping[str, list[int]]) -> PhotoClassifier:
+    """The network that a file describes, with new weights, if the file's tensors have its shapes."""
+    numbers = {"classes": len(facts.classes), "directions": facts.directions}
+    with torch.device("meta"):  # shapes without memory
+        outline = _features(facts)
+    _compare(outline.state_dict(prefix="features."), shapes)
+    features = _features(facts)
+    widths = features.widths(facts.size)
+    with torch.device("meta"):
+        wanted = PhotoClassifier(outline, widths=widths, **numbers).state_dict()
+    _compare(wanted, shapes)
+    if more := [key for key in shapes if key not in wanted]:
+        raise ValueError(f"it has more tensors than its network: {', '.join(more[:3])}")
+    return PhotoClassifier(features, widths=widths, **numbers)
+
+
+def _compare(wanted: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) -> None:
+    for key, value in wanted.items():
+        if shapes.get(key) != list(value.shape):
+            raise ValueError(f"{key} is missing or has another shape than {tuple(value.shape)}")
+
+
+def _features(facts: ClassifierFacts) -> FeatureBlocks:
     backbone = open_backbone(facts.backbone, trained=False)
-    features = FeatureBlocks(backbone.model, backbone.layers, facts.blocks)
-    return photo_classifier(features, classes=len(facts.classes), directions=facts.directions)
-
-
-def photo_classifier(features: FeatureBlocks, *, classes: int, directions: int) -> PhotoClassifier:
-    """A classifier with a new head for these features."""
-    with torch.no_grad():
-        widths = [values.shape[1] for values in features.eval().pooled(torch.zeros(1, 3, 64, 64))]
-    return PhotoClassifier(features, widths=widths, classes=classes, directions=directions)
+    return FeatureBlocks(backbone.model, backbone.layers, facts.blocks).eval()

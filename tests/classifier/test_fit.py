@@ -173,6 +173,22 @@ def test_a_changed_photograph_is_computed_again(tmp_path):
     assert changed["tried"] == fresh["tried"]
 
 
+def test_features_of_other_settings_are_removed_and_nothing_else(tmp_path):
+    data, place = write_photographs(tmp_path / "data"), tmp_path / "out" / "features"
+    fit(data, tmp_path / "out", FitOptions(copies=1))
+    old = {folder.name for folder in place.iterdir()}
+    own = [place / "train-photographs" / "1.jpg", place / "train-0123abcd" / "mine.safetensors", place / "test-notes"]
+    for path in own:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"mine")
+    (place / "train-0123abcd" / ".00000000.safetensors.89abcdef").write_bytes(b"cut")
+    fit(data, tmp_path / "out", FitOptions(copies=2))
+    assert all(path.read_bytes() == b"mine" for path in own)
+    assert [path.name for path in (place / "train-0123abcd").iterdir()] == ["mine.safetensors"]
+    assert len(old & {folder.name for folder in place.iterdir()}) == 1  # the test's poses are the same
+    assert len(list(place.glob("train-*"))) == 3
+
+
 def test_a_full_disk_loses_no_finished_features(tmp_path, monkeypatch):
     data = write_photographs(tmp_path / "data")
     monkeypatch.setattr(features_module, "CHUNK", 8)

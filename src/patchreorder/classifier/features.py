@@ -6,8 +6,9 @@ contain its average too. Every candidate for the head is made of them without an
 
 from __future__ import annotations
 
+import contextlib
 import json
-import shutil
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from patchreorder.models.photo_classifier import Block, FeatureBlocks, normalise
 from .photographs import Cropper, Crops, Photographs, Shown, crops
 
 QUANTILES = 4
+_OURS = re.compile(r"[0-9]{8}\.safetensors|\.[0-9]{8}\.safetensors\.[0-9a-f]{8}")  # written, and being written
 CHUNK = 64  # photographs of a file
 BATCH = 32  # images of a forward pass
 
@@ -214,7 +216,11 @@ def _stamps(photographs: Photographs) -> list[list[int]]:
 
 
 def _remove_others(folder: Path, part: str, place: Path) -> None:
-    """Features of other settings are of no use any more."""
+    """Remove features of other settings, which are of no use any more; whatever else is there stays."""
     for other in folder.glob(f"{part}-*"):
-        if other != place and other.is_dir() and not other.is_symlink():
-            shutil.rmtree(other, ignore_errors=True)
+        if re.fullmatch(r"[a-z]+-[0-9a-f]{8}", other.name) and other != place and not other.is_symlink():
+            for file in other.glob("*.safetensors*"):
+                if _OURS.fullmatch(file.name):
+                    file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # not empty
+                other.rmdir()

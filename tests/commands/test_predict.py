@@ -39,7 +39,9 @@ def test_predict_prints_csv_and_nothing_else(fitted, capsys):
     folder, _ = fitted
     classifier = str(folder / "out" / "classifier.safetensors")
     assert main(["predict", classifier, str(folder / "data" / "red"), "--csv", "--workers", "0"]) == 0
-    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    text = capsys.readouterr().out
+    assert "\r" not in text
+    rows = list(csv.reader(io.StringIO(text)))
     assert rows[0][:3] == ["path", "class", "probability"]
     assert len(rows) == 13
     assert [row[0] for row in rows[1:]] == [str(folder / "data" / "red" / f"{number:02}.png") for number in range(12)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +17,9 @@ from tyro.conf import Positional
 from patchreorder.untrusted import clean
 
 from .run import use_cores
+
+if TYPE_CHECKING:
+    from patchreorder.classifier.classifier import Prediction
 
 
 def predict(
@@ -69,12 +73,12 @@ def predict(
         raise ValueError(f"{len(bad)} of {len(files)} files cannot be read; the others are answered")
 
 
-def _print(answers, form: str, *, top: int) -> list[tuple[str, str]]:  # type: ignore[no-untyped-def]
+def _print(answers: Iterable[tuple[str, Prediction | str]], form: str, *, top: int) -> list[tuple[str, str]]:
     """Print the answers as they come; return the files that cannot be read and why."""
     bad = []
     table = Table("image", "class", "probability")
     table.columns[0].overflow = table.columns[1].overflow = "fold"
-    writer = csv.writer(sys.stdout)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
     if form == "csv":
         others = [f"{word}{place}" for place in range(2, top + 1) for word in ("class", "probability")]
         writer.writerow(["path", "class", "probability", *others])

@@ -119,9 +119,28 @@ def test_a_wrong_order_is_refused_under_vmap_and_compile(use_form):
         use_form(name)
         with pytest.raises(ValueError, match="not a permutation"):
             vmap(undo_reorder)(z, bad)
-    torch._dynamo.reset()
-    with pytest.raises(ValueError, match="not a permutation"):
-        torch.compile(undo_reorder, fullgraph=True, backend="aot_eager")(z, bad)
+        for order in (bad, bad.int(), torch.zeros_like(bad), torch.zeros_like(bad, dtype=torch.int32)):
+            torch._dynamo.reset()
+            with pytest.raises(ValueError, match="not a permutation"):
+                torch.compile(undo_reorder, fullgraph=True, backend="aot_eager")(z, order)
+
+
+@pytest.mark.parametrize("name", ["torch", RUNNABLE[-1]])
+def test_compiled_undo_takes_both_types_of_order(use_form, name):
+    use_form(name)
+    for size in (8, 20):  # uint8, and int32, which the kernel does not support
+        x = torch.rand(2, 3, size, size)
+        z, order = patch_reorder(x, grid="pixels", return_order=True)
+        for given in {order, order.int()}:
+            torch._dynamo.reset()
+            compiled = torch.compile(undo_reorder, fullgraph=True, backend="aot_eager")
+            z.requires_grad_().grad = None
+            found = compiled(z, given)
+            assert torch.equal(found, x)
+            weight = torch.rand(2, 3, size, size)
+            (found * weight).sum().backward()
+            expected = torch.autograd.grad((undo_reorder(z, given) * weight).sum(), z)[0]
+            assert torch.equal(z.grad, expected)
 
 
 # Tracing and compilation

@@ -1,5 +1,7 @@
 """The meaning of the operator: every form against an oracle by different algebra, known answers, and arguments."""
 
+import warnings
+
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -20,10 +22,11 @@ THOROUGH = settings(
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors are equal, with NaN in the same places and zeros of the same sign."""
-    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    words = WORDS[a.element_size()]
     return torch.equal(a.contiguous().view(words), b.contiguous().view(words))
 
 
+WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a number
 VALUES = {
     "normal": lambda shape: torch.randn(shape),
     "sparse": lambda shape: torch.randn(shape).relu() * (torch.rand(shape) < 0.2),  # many ties at zero
@@ -32,6 +35,7 @@ VALUES = {
     "special": lambda shape: torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, 3.0e38])[
         torch.randint(0, 7, shape)
     ],
+    "any bits": None,  # NaN of every payload among them
 }
 
 
@@ -66,7 +70,10 @@ def cases(draw):
 def make(case) -> torch.Tensor:
     torch.manual_seed(case["seed"])
     b, c, h, w = case["shape"]
-    x = VALUES[case["values"]]((b, c, h, w)).to(case["dtype"])
+    if case["values"] == "any bits":
+        x = any_bits((b, c, h, w), case["dtype"])
+    else:
+        x = VALUES[case["values"]]((b, c, h, w)).to(case["dtype"])
     if case["layout"] == "channels_last" and x.numel():
         return x.contiguous(memory_format=torch.channels_last)
     if case["layout"] == "strided":
@@ -74,6 +81,13 @@ def make(case) -> torch.Tensor:
         wide[..., ::2] = x.transpose(2, 3)
         return wide[..., ::2].transpose(2, 3)
     return x
+
+
+def any_bits(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    words = WORDS[dtype.itemsize]
+    x = torch.randint(torch.iinfo(words).min, torch.iinfo(words).max, shape, dtype=words)
+    nan = torch.tensor(float("nan"), dtype=dtype).view(words)
+    return torch.where(torch.rand(shape) < 0.3, x | nan, x).view(dtype)
 
 
 @THOROUGH
@@ -272,6 +286,11 @@ def test_a_view_with_the_negative_bit(form):
         ({"levels": "2"}, TypeError, "levels ('2')"),
         ({"grid": "pixels", "levels": 2}, ValueError, "levels (2)"),
         ({"grid": 3, "levels": 2}, ValueError, "= 9 patches a side do not fit a 8x6 map"),
+        ({"levels": 10**6}, ValueError, "grid (2) ** levels (1000000) patches a side do not fit a 8x6 map"),
+        ({"levels": 10**10}, ValueError, "levels (10000000000) patches a side do not fit"),
+        ({"grid": 2**62, "levels": 3}, ValueError, "patches a side do not fit"),
+        ({"grid": 10**5000}, ValueError, "grid (an integer of 16610 bits) must be below 2**63"),
+        ({"levels": -(10**5000)}, ValueError, "levels (an integer of 16610 bits) must be"),
         ({"energy": "l3"}, ValueError, "energy ('l3')"),
         ({"per_channel": 1}, TypeError, "per_channel (1)"),
         ({"descending": None}, TypeError, "descending (None)"),
@@ -283,6 +302,12 @@ def test_wrong_arguments_are_named(options, error, words):
     assert words in str(caught.value)
 
 
+def nested(x: torch.Tensor, **options) -> torch.Tensor:
+    with warnings.catch_warnings():  # torch calls them a prototype
+        warnings.simplefilter("ignore")
+        return torch.nested.nested_tensor(list(x), **options)
+
+
 @pytest.mark.parametrize(
     ("x", "error", "words"),
     [
@@ -292,6 +317,8 @@ def test_wrong_arguments_are_named(options, error, words):
         (torch.ones(1, 1, 8, 8, dtype=torch.complex64), TypeError, "complex64"),
         (torch.ones(1, 1, 8, 8, dtype=torch.bool), TypeError, "bool"),
         (torch.ones(1, 1, 8, 8).to_sparse(), TypeError, "sparse"),
+        (nested(torch.ones(2, 1, 8, 8)), TypeError, "nested"),
+        (nested(torch.ones(2, 1, 8, 8), layout=torch.jagged), TypeError, "jagged"),
         ([[1.0]], TypeError, "list"),
     ],
 )
@@ -320,6 +347,9 @@ def test_maps_without_pixels():
         (torch.zeros(2, 3, 4, dtype=torch.uint8), ValueError, "does not fit"),
         (torch.zeros(2, 3, 2, 2), TypeError, "float32"),
         (torch.zeros(2, 3, 2, 2, dtype=torch.int64), TypeError, "int64"),
+        (torch.zeros(2, 3, 2, 2, dtype=torch.uint8).to_sparse(), TypeError, "sparse"),
+        (nested(torch.zeros(2, 3, 2, 2, dtype=torch.uint8)), TypeError, "nested"),
+        (nested(torch.zeros(2, 3, 2, 2, dtype=torch.uint8), layout=torch.jagged), TypeError, "jagged"),
         (None, TypeError, "NoneType"),
     ],
 )

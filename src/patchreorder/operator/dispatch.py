@@ -56,11 +56,12 @@ def permute_patches(x: Tensor, order: Tensor, *, inverse: bool = False, check: b
         order: a permutation per map, (b, c or 1, rows, columns), uint8 or int32.
         inverse: move the patches back.
         check: raise ValueError unless the order is a permutation. The kernel writes where the order says, so an order
-            that a caller passed in must be checked.
+            that a caller passed in must be checked. Exported programs and dispatch modes do not check.
     """
     if not is_traced():
         return _Permute.apply(x, order, inverse, check)
-    if order.dtype == torch.uint8 and _kernel_in_graph(x, order.shape[2], order.shape[3]):
+    by_kernel = order.dtype == torch.uint8 and _kernel_in_graph(x, order.shape[2], order.shape[3])
+    if by_kernel or (check and _is_compiled()):
         return torch.ops.patchreorder.permute(x, order, inverse, check)
     return _traced_permute(x, order, inverse)
 
@@ -73,8 +74,11 @@ def _traced_permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
 
 
 def _kernel_in_graph(x: Tensor, rows: int, columns: int) -> bool:
-    compiling = torch.compiler.is_compiling() and not torch_form.is_exporting()
-    return compiling and x.device.type == "cpu" and native.fits(rows, columns)
+    return _is_compiled() and x.device.type == "cpu" and native.fits(rows, columns)
+
+
+def _is_compiled() -> bool:
+    return torch.compiler.is_compiling() and not torch_form.is_exporting()
 
 
 def _kernel_fits(x: Tensor, rows: int, columns: int) -> bool:
@@ -89,6 +93,14 @@ def _check_permutation(order: Tensor) -> None:
     native_check = order.dtype == torch.uint8 and _kernel_fits(order, order.shape[2], order.shape[3])
     if not (native if native_check else torch_form).is_permutation(order):
         raise ValueError("order is not a permutation: every patch must appear exactly once")
+
+
+def _permute(x: Tensor, order: Tensor, inverse: bool, check: bool) -> Tensor:
+    if check:
+        _check_permutation(order)
+    if order.dtype == torch.uint8 and _kernel_fits(x, order.shape[2], order.shape[3]):
+        return native.permute(x, order, inverse)
+    return torch_form.permute(x, order, inverse=inverse)
 
 
 class _TracedPermute(Function):
@@ -116,11 +128,7 @@ class _Permute(Function):
 
     @staticmethod
     def forward(x: Tensor, order: Tensor, inverse: bool, check: bool) -> Tensor:
-        if check:
-            _check_permutation(order)
-        if order.dtype == torch.uint8 and _kernel_fits(x, *order.shape[2:]):
-            return native.permute(x, order, inverse)
-        return torch_form.permute(x, order, inverse=inverse)
+        return _permute(x, order, inverse, check)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -192,11 +200,9 @@ def _(x: Tensor, rows: int, columns: int, levels: int, energy: str, per_channel:
     return native.empty_maps(x), native.empty_order(x, rows, columns, per_channel)
 
 
-@torch.library.custom_op("patchreorder::permute", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("patchreorder::permute", mutates_args=())
 def _permute_op(x: Tensor, order: Tensor, inverse: bool, check: bool) -> Tensor:
-    if check:
-        _check_permutation(order)
-    return native.permute(x, order, inverse)
+    return _permute(x, order, inverse, check)
 
 
 @_permute_op.register_fake

@@ -46,21 +46,20 @@ class PatchReorderOptions(Options):
                 raise ValueError(f"x has no pixels to reorder: its maps are {height}x{width}")
             rows, columns = height, width
         else:
-            rows = columns = self.grid**self.levels
-            if rows > min(height, width):
+            # Beyond, there are more than 2**32 patches a side, which fit no map; a power of any length may take hours.
+            few = self.levels * self.grid.bit_length() <= 64
+            rows = columns = self.grid**self.levels if few else 0
+            if not few or rows > min(height, width):
                 raise ValueError(
-                    f"grid ({self.grid}) ** levels ({self.levels}) = {rows} patches a side do not fit a "
-                    f"{height}x{width} map: lower grid or levels, or use grid='pixels'"
+                    f"grid ({self.grid}) ** levels ({self.levels}){f' = {rows}' if few else ''} patches a side do not "
+                    f"fit a {height}x{width} map: lower grid or levels, or use grid='pixels'"
                 )
         return PatchGrid(rows, columns, self.levels, self.energy, self.per_channel, self.descending)
 
 
 def check_maps(name: str, x: Tensor) -> None:
     """Raise TypeError or ValueError unless x is a dense tensor of floats, (b, c, h, w) or (c, h, w)."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
-    if x.layout is not torch.strided:
-        raise TypeError(f"{name} must be a dense (strided) tensor, got {x.layout}")
+    _check_dense(name, x)
     if x.dim() not in (3, 4):
         raise ValueError(
             f"{name} must have shape (batch, channels, height, width) or (channels, height, width), "
@@ -68,6 +67,14 @@ def check_maps(name: str, x: Tensor) -> None:
         )
     if x.dtype not in FLOATS:
         raise TypeError(f"{name} must be float16, bfloat16, float32 or float64, got {x.dtype}")
+
+
+def _check_dense(name: str, x: Tensor) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.layout is not torch.strided or x.is_nested:
+        kind = x.layout if x.layout is not torch.strided else "a nested tensor"
+        raise TypeError(f"{name} must be a dense (strided) tensor, got {kind}")
 
 
 @takes_and_returns_order(PatchReorderOptions)
@@ -125,8 +132,7 @@ def undo_reorder(z: Tensor, order: Tensor) -> Tensor:
     True
     """
     check_maps("z", z)
-    if not isinstance(order, Tensor):
-        raise TypeError(f"order must be a torch.Tensor, got {type(order).__name__}")
+    _check_dense("order", order)
     if order.dtype not in (torch.uint8, torch.int32):
         raise TypeError(f"order must be uint8 or int32, as patch_reorder returns it, got {order.dtype}")
     fits = (

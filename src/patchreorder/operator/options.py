@@ -57,6 +57,7 @@ class Must(NamedTuple):
     holds: Callable[[Any], bool]
 
 
+COUNTABLE = Must("below 2**63", lambda value: isinstance(value, float) or abs(value) < 2**63)
 Count = Annotated[int, Must("1 or more", lambda value: value >= 1)]
 
 
@@ -102,13 +103,20 @@ class Kind(NamedTuple):
             except TypeError:
                 pass
         choice = self.literals and (isinstance(value, str) or not self.types)
-        raise (ValueError if choice else TypeError)(f"{name} ({value!r}) must be {self.words}")
+        raise (ValueError if choice else TypeError)(f"{name} ({_shown(value)}) must be {self.words}")
 
     def _within_limits(self, name: str, value: float) -> float:
-        for must in self.musts:
+        for must in (*self.musts, COUNTABLE):
             if not must.holds(value):
-                raise ValueError(f"{name} ({value!r}) must be {must.words}")
+                raise ValueError(f"{name} ({_shown(value)}) must be {must.words}")
         return value
+
+
+def _shown(value: Any) -> str:
+    """A value as errors show it. Python refuses to print an integer of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
 
 
 class Options:

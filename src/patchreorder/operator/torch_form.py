@@ -12,6 +12,7 @@ from torch import Tensor
 
 # Up to this many patches are ranked by comparing all pairs, which vectorises and exports; more by a stable sort.
 MOST_PAIRWISE = 16
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers by their bytes
 
 
 def is_exporting() -> bool:
@@ -170,7 +171,17 @@ def _invert(permutation: Tensor) -> Tensor:
 
 
 def permute(x: Tensor, order: Tensor, *, inverse: bool) -> Tensor:
-    """Put patch order[q] of x at place q, or with `inverse` patch q at place order[q]; the memory layout is kept."""
+    """Put patch order[q] of x at place q, or with `inverse` patch q at place order[q]; the memory layout is kept.
+
+    Bits are moved, not numbers: a processor may change the payload of a NaN when it copies a float.
+    """
+    readable = torch.compiler.is_compiling() or torch._C._has_storage(x)  # batched gradients are not
+    if readable and not is_exporting():
+        return _permute(x.resolve_neg().view(_WORDS[x.element_size()]), order, inverse).view(x.dtype)
+    return _permute(x, order, inverse)
+
+
+def _permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
     source = order.flatten(2).long()
     if inverse:
         source = _invert(source)

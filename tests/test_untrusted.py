@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from patchreorder.untrusted import clean, is_count, is_number
+from patchreorder.untrusted import clean, clean_lines, is_count, is_number
 
 
 @pytest.mark.parametrize("value", [0, 7, 2**63 - 1])
@@ -30,3 +30,7 @@ def test_other_values_are_no_numbers(value):
 def test_clean_replaces_control_and_invisible_characters_at_any_depth():
     dirty = {"a\x1b[31m": ["b\u202ec", {"\u200b": "d\ud800"}], "n": 3, "plain": "naïve 日本"}
     assert clean(dirty) == {"a [31m": ["b c", {" ": "d "}], "n": 3, "plain": "naïve 日本"}
+
+
+def test_clean_lines_keeps_line_breaks():
+    assert clean_lines("a\x1b[31m\nb\r\tc\n") == "a [31m\nb  c\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 from tyro.extras import subcommand_cli_from_dict
 
 from patchreorder import __version__
+from patchreorder.untrusted import clean
 
 # A command is the function NAME in commands/NAME.py.
 COMMANDS = (
@@ -46,7 +47,7 @@ def main(args: list[str] | None = None) -> int:
         text = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, OSError) and error.strerror and error.filename is not None:
             text = f"{error.filename}: {error.strerror}"
-        print(f"patchreorder: {text}", file=sys.stderr)
+        print(f"patchreorder: {clean(text)}", file=sys.stderr)
         return 2
     return 0
 

@@ -16,6 +16,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
 
 
+def clean_lines(text: str) -> str:
+    """`clean` for text that may have several lines."""
+    return "\n".join(map(clean, text.split("\n")))
+
+
 def clean(value: Any) -> Any:
     """Replace control, invisible and unpaired surrogate characters in all strings of a JSON value by spaces."""
     if isinstance(value, str):

@@ -68,6 +68,7 @@ def raise_in_commands(monkeypatch, error: BaseException) -> None:
     [
         (ValueError("grid (1)\nmust be more"), "patchreorder: grid (1) must be more\n"),
         (FileExistsError(17, "File exists", "x/y"), "patchreorder: x/y: File exists\n"),
+        (FileNotFoundError(2, "No such file", "\x1b[31m\x07"), "patchreorder:  [31m : No such file\n"),
         (ImportError("pip install it"), "patchreorder: pip install it\n"),
         (OSError(), "patchreorder: OSError\n"),
     ],

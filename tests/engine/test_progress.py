@@ -41,6 +41,20 @@ def test_training_bar_shows_loss_speed_and_time_left():
     assert file.getvalue().endswith(CURSOR)
 
 
+def test_escape_sequences_in_names_are_not_printed():
+    screen, file = terminal(force_terminal=True)
+    screen.say("first\nhas \x1b]0;owned\x07")
+    assert file.getvalue() == "first\nhas  ]0;owned \n"
+    screen.count("\x1b]0;owned\x07", 4)
+    screen.bar.refresh()
+    screen.close()
+    screen.training("\x1b]0;owned\x07")
+    screen.bar.refresh()
+    screen.close()
+    assert "\x1b]" not in file.getvalue()
+    assert file.getvalue().count(" ]0;owned ") >= 3
+
+
 def test_count_bar_ends_with_the_last_image():
     screen, file = terminal(force_terminal=True)
     show = screen.count("comparing [all]", 4)

@@ -59,6 +59,9 @@ class Scale:
     ("arguments", "error", "says"),
     [
         ({"times": 0}, ValueError, "times (0) must be 1 or more"),
+        ({"times": 2**31}, ValueError, "times (2147483648) must be below 2**31"),
+        ({"times": 10**5000}, ValueError, "times (an integer of 16610 bits) must be below 2**31"),
+        ({"negative": 10**5000}, TypeError, "negative (an integer of 16610 bits) must be True or False"),
         ({"times": 1.5}, TypeError, "times (1.5) must be a whole number or 'twice'"),
         ({"times": True}, TypeError, "times (True) must be a whole number or 'twice'"),
         ({"times": None}, TypeError, "times (None) must be a whole number or 'twice'"),

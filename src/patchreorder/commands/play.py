@@ -7,6 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from patchreorder.untrusted import clean_lines
+
 
 def play(
     *,
@@ -43,7 +45,7 @@ def play(
     console = Console(highlight=False)
 
     def say(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(clean_lines(text), markup=False, soft_wrap=True)
 
     listening = server.listen(host, port)
     with console.status("loading the networks"):

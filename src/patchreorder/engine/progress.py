@@ -17,6 +17,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 
+from patchreorder.untrusted import clean, clean_lines
+
 from .train import Progress
 
 Callback = Callable[[Progress], None]
@@ -54,7 +56,7 @@ SILENT = Screen()
 
 
 class Terminal(Screen):
-    """Lines, and on a terminal also a bar with the time left."""
+    """Lines, and on a terminal also a bar with the time left. Escape sequences in names are not printed."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -63,13 +65,13 @@ class Terminal(Screen):
 
     def say(self, text: str) -> None:
         self.close()
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(clean_lines(text), markup=False, soft_wrap=True)
 
     def training(self, title: str) -> Callback:
         if not self.console.is_terminal:
             return super().training(title)
         bar = self._start(TextColumn("loss {task.fields[loss]}  {task.fields[speed]} images/s", markup=False))
-        task = bar.add_task(title, loss="-", speed="-")
+        task = bar.add_task(clean(title), loss="-", speed="-")
 
         def show(progress: Progress) -> None:
             loss, speed = f"{progress.loss:.3f}", f"{progress.images_per_second:.0f}"
@@ -83,7 +85,7 @@ class Terminal(Screen):
         if not self.console.is_terminal or not total:
             return super().count(title, total)
         bar = self._start()
-        task = bar.add_task(title, total=total)
+        task = bar.add_task(clean(title), total=total)
 
         def show(more: int) -> None:
             bar.advance(task, more)

@@ -57,7 +57,7 @@ class Must(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-COUNTABLE = Must("below 2**63", lambda value: isinstance(value, float) or abs(value) < 2**63)
+COUNTABLE = Must("below 2**31", lambda value: isinstance(value, float) or abs(value) < 2**31)
 Count = Annotated[int, Must("1 or more", lambda value: value >= 1)]
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from patchreorder.untrusted import clean
+from patchreorder.untrusted import clean, clean_lines
 
 from . import text
 from .sheets import Sheet
@@ -263,7 +263,7 @@ def show(report: Report, console: Console) -> None:
     classes, files = (40, 90) if terminal else (LONGEST, LONGEST)
 
     def say(content: str, style: str = "", *, whole: bool = False) -> None:
-        console.print(Text(content, style), soft_wrap=whole or not terminal)
+        console.print(Text(clean_lines(content), style), soft_wrap=whole or not terminal)
 
     say(verdict(report), "bold")
     for what, names in faults(report, room=files):

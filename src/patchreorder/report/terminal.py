@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from patchreorder.untrusted import clean
+from patchreorder.untrusted import clean_lines
 
 from . import text
 from .sheets import Sheet, costs_sheet, pairs_sheet, values_sheet
@@ -22,9 +22,9 @@ def show(recipes: Iterable[RecipeResults], console: Console) -> None:
     """Print the tables and comparisons of these recipes."""
     for recipe in recipes:
         for problem in recipe.problems:
-            console.print(Text(problem, "yellow"), soft_wrap=True)
+            console.print(_text(problem, "yellow"), soft_wrap=True)
         if not recipe.tables:
-            console.print(Text(text.no_rows(recipe)), soft_wrap=True)
+            console.print(_text(text.no_rows(recipe)), soft_wrap=True)
         for table in recipe.tables:
             reasons = [text.describe(pair) for pair in table.pairs if not pair.comparison]
             if len(reasons) > FEW:
@@ -78,4 +78,4 @@ def _parts(sheet: Sheet, width: int) -> list[list[int]]:
 
 def _text(content: str, style: str = "") -> Text:
     """Text without control characters, except line breaks, and without markup."""
-    return Text("\n".join(map(clean, content.split("\n"))), style)
+    return Text(clean_lines(content), style)

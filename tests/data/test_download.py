@@ -75,7 +75,6 @@ def test_a_rate_that_is_just_enough_ends_with_the_limit_on_the_whole():
         download(url, 10**9)
 
 
-
 def test_a_file_that_is_fast_is_read_whole_or_to_the_bound(server):
     content = bytes(range(256)) * 4000
     server.pages["/file"] = content

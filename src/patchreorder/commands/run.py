@@ -41,14 +41,16 @@ def run(
     processes train one cell together.
 
     Args:
-        recipe: the table or figure: table1, ablations, family and upright (MNIST), table2 (ImageNet), table2_grocery
-            (any photographs in class folders), table2_cifar10, table3 (UK-Bench), fig_propagation (Figure 1),
-            fig_redundancy (Figure 2), fig_invariance, fig_featuremaps, fig_layers, fig_layers_mnist.
-        setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download). table1 has
-            generated too (every training digit in one pose), table2_grocery wide (fc6 and fc7 of 4096), table3 trained
-            (those layers) and draws (eight draws of rotations and shifts), fig_layers imagenet. Figures have settings
-            that name the networks: trained (table1's), cifar10, grocery, wide, mnist_r, mnist_t, chance (random
-            weights).
+        recipe: the table or figure: table1, few, ablations, family and upright (MNIST), classifiers (any photographs),
+            table2 (ImageNet), table2_grocery (any photographs in class folders), table2_cifar10, table3 (UK-Bench),
+            fig_propagation (Figure 1), fig_redundancy (Figure 2), fig_invariance, fig_featuremaps, fig_layers,
+            fig_layers_mnist.
+        setting: how much to spend: short (our results), paper, smoke (seconds, no download). table1 has generated too
+            (every training digit in one pose) and shipped (networks of the package); few has generated, drawn and demo
+            (minutes), classifiers a setting for each set: grocery, coins, waste, aerial; table2_grocery has wide (fc6
+            and fc7 of 4096), table3 trained (those layers) and draws (eight draws of rotations and shifts), fig_layers
+            imagenet. Figures have settings that name the networks: trained (table1's), cifar10, grocery, wide, mnist_r,
+            mnist_t, chance (random weights).
         rows: the networks; all those of the setting by default.
         columns: the data sets; all by default.
         seeds: by default those of the setting.

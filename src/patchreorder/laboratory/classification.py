@@ -33,7 +33,7 @@ TILE = 64  # pixels a side at most
 
 
 @dataclass
-class _Network:
+class Network:
     """A trained network, and its logits for the data sets that were tested."""
 
     folder: Path
@@ -50,7 +50,7 @@ class Classification(Task):
     changeable = ("images", "tested")
 
     def __init__(self) -> None:
-        self.last: _Network | None = None
+        self.last: Network | None = None
 
     @abstractmethod
     def training_set(self, job: Job) -> Dataset:
@@ -130,7 +130,7 @@ class Classification(Task):
             **provenance(),
         )
 
-    def trained(self, job: Job) -> _Network:
+    def trained(self, job: Job) -> Network:
         """The network of this cell, trained now, earlier, or for another column."""
         if self.last is not None and self.last.folder == job.folder:
             return self.last
@@ -164,7 +164,7 @@ class Classification(Task):
         if world.is_main:
             made_by = {"cell": list(cell), "model": job.row.model, "options": dict(job.row.options)}
             checkpoint.write(job.folder / "weights.safetensors", model.state_dict(), made_by)
-        self.last = _Network(job.folder, model, done, len(training_set))
+        self.last = Network(job.folder, model, done, len(training_set))
         return self.last
 
 

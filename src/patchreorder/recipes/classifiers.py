@@ -99,7 +99,7 @@ OTHERS = [row.name for row in ROWS if not row.name.startswith("fit")]
 
 
 def _plan(row: str, column: str) -> Plan:
-    return Plan(frozen=True, note="one seed: nothing in it is drawn at random" if row in UPRIGHT else "")
+    return Plan(frozen=True)
 
 
 def _setting(about: str, rows: Sequence[str] | None = None) -> Setting:
@@ -136,7 +136,6 @@ RECIPE = Recipe(
     + [(name, "plain") for name in OTHERS if name != "plain"]
     + [(name, "maps_average") for name in OTHERS if name.startswith("maps") and name != "maps_average"]
     + [("sorted", "averages"), ("fit_views", "fit"), ("fit_tuned", "fit"), ("sorted", "plain_copies")],
-    command="patchreorder run classifiers --setting grocery --data GROCERY",
     trains_once=True,
     splits=("test",),
 )

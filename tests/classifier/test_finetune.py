@@ -1,5 +1,7 @@
 """Fine-tuning: it learns, it is kept only if it is better, and a killed run goes on."""
 
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,9 @@ from PIL import Image
 
 from patchreorder.classifier import finetune
 from patchreorder.classifier.fit import FitOptions, fit
+from patchreorder.engine import checkpoint
+from patchreorder.engine.progress import SILENT, Screen
+from tests.classifier.photographs import write_photographs
 
 pytestmark = pytest.mark.usefixtures("small_backbone")
 
@@ -24,9 +29,72 @@ def stripes(tmp_path):
     return tmp_path / "data"
 
 
-def run(data, out, epochs):
-    options = FitOptions(copies=1, angles=1)
-    return finetune.finetuned(fit(data, out, options), data, out, options, epochs=epochs)
+def run(data, out, epochs, *, screen=SILENT, seed=0):
+    options = FitOptions(copies=1, angles=1, seed=seed)
+    return finetune.finetuned(fit(data, out, options), out, options, epochs=epochs, screen=screen)
+
+
+class Killed(Screen):
+    """Sends the signal of Ctrl-C after so many epochs."""
+
+    def __init__(self, epochs):
+        self.epochs = epochs
+
+    def training(self, title):
+        def tell(progress):
+            if progress.epoch == self.epochs:
+                signal.raise_signal(signal.SIGINT)
+
+        return tell
+
+
+@pytest.fixture
+def better(monkeypatch):
+    """Whatever is trained is kept."""
+    monkeypatch.setattr(finetune, "difference", lambda ours, theirs: {"value": 1.0, "low": 0.5, "high": 2.0})
+
+
+def equal(one, other):
+    states = one.network.state_dict(), other.network.state_dict()
+    return all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@pytest.mark.usefixtures("better")
+def test_a_run_that_is_killed_after_an_epoch_ends_as_an_undisturbed_one(stripes, tmp_path):
+    whole = run(stripes, tmp_path / "whole", 3)
+    with pytest.raises(KeyboardInterrupt):
+        run(stripes, tmp_path / "out", 3, screen=Killed(1))
+    (kept,) = (tmp_path / "out").glob("finetune-*.safetensors")
+    _, state = checkpoint.read(kept)
+    assert state["step"] == 5  # 28 photographs in batches of 7: the first update of the second epoch
+    seen = []
+    screen = Screen()
+    screen.training = lambda title: lambda progress: seen.append(progress.step)
+    again = run(stripes, tmp_path / "out", 3, screen=screen)
+    assert seen == list(range(6, 13))
+    assert equal(again, whole)
+    assert again.report["accuracy"] == whole.report["accuracy"]
+    assert not equal(again, run(stripes, tmp_path / "other", 3, seed=1))
+
+
+@pytest.mark.usefixtures("better")
+@pytest.mark.parametrize("changed", ["photograph", "label", "seed", "epochs"])
+def test_a_checkpoint_of_other_photographs_or_options_is_not_resumed(changed, stripes, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(stripes, tmp_path / "out", 2, screen=Killed(1))
+    epochs, seed = 2, 0
+    if changed == "photograph":
+        file = stripes / "fine" / "3.png"
+        Image.fromarray(255 - np.array(Image.open(file))).save(file)
+    elif changed == "label":
+        (stripes / "fine" / "3.png").rename(stripes / "swapped")
+        (stripes / "coarse" / "3.png").rename(stripes / "fine" / "3.png")
+        (stripes / "swapped").rename(stripes / "coarse" / "3.png")
+    else:
+        epochs, seed = (3, 0) if changed == "epochs" else (2, 1)
+    resumed = run(stripes, tmp_path / "out", epochs, seed=seed)
+    assert equal(resumed, run(stripes, tmp_path / "fresh", epochs, seed=seed))
+    assert len(list((tmp_path / "out").glob("finetune-*.safetensors"))) == 1
 
 
 def test_a_result_that_is_not_better_is_not_kept(stripes, tmp_path, monkeypatch):
@@ -35,6 +103,18 @@ def test_a_result_that_is_not_better_is_not_kept(stripes, tmp_path, monkeypatch)
     made = run(stripes, tmp_path / "out", 1)
     assert made.report["finetune"]["kept"] is False
     assert all(torch.equal(value, made.network.state_dict()[key]) for key, value in before.items())
+
+
+@pytest.mark.usefixtures("better")
+def test_the_classifier_that_is_given_stays_as_it_is(stripes, tmp_path):
+    """Its backbone may serve others."""
+    options = FitOptions(copies=1, angles=1)
+    fitted = fit(stripes, tmp_path / "out", options)
+    before = {key: value.clone() for key, value in fitted.network.state_dict().items()}
+    made = finetune.finetuned(fitted, tmp_path / "out", options, epochs=1)
+    assert all(torch.equal(value, fitted.network.state_dict()[key]) for key, value in before.items())
+    assert not equal(made, fitted)
+    assert "finetune" not in fitted.report
 
 
 def test_a_result_that_is_better_is_saved_and_tested(stripes, tmp_path, monkeypatch):
@@ -47,6 +127,13 @@ def test_a_result_that_is_better_is_saved_and_tested(stripes, tmp_path, monkeypa
 
     again = load_classifier(tmp_path / "out" / "classifier.safetensors")
     assert all(torch.equal(value, again.network.state_dict()[key]) for key, value in made.network.state_dict().items())
+
+
+def test_single_photographs_are_too_few(tmp_path):
+    data = write_photographs(tmp_path / "data" / "train", count=1).parent
+    write_photographs(data / "val", count=2)
+    with pytest.raises(ValueError, match=r"finetune \(1\) needs a class with two or more training photographs"):
+        run(data, tmp_path / "out", 1)
 
 
 def test_epochs_out_of_range_are_refused(stripes, tmp_path):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from patchreorder.engine import checkpoint
 from patchreorder.engine.batches import channels_last, model_input
 from patchreorder.engine.options import Training
 from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.engine.train import train
+from patchreorder.files import digest
 from patchreorder.models.familiarity import Familiarity
 from patchreorder.models.photo_classifier import PhotoClassifier
 from patchreorder.models.saved import save_classifier
@@ -59,13 +63,12 @@ class PosedPhotographs:
         return images.permute(0, 3, 1, 2), self.part.labels[rows]
 
 
-def finetuned(
-    fitted: Fitted, data: Path, out: Path, options: FitOptions, *, epochs: float, screen: Screen = SILENT
-) -> Fitted:
+def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, screen: Screen = SILENT) -> Fitted:
     """The classifier with all layers trained further; the one that was given if that is not better.
 
     A tenth of the training photographs is held out: on it the trained network is compared with the frozen backbone
-    whose head did not see these photographs either. A run that is killed goes on from its checkpoint.
+    whose head did not see these photographs either. A run that is killed goes on from its checkpoint in `out`, whose
+    name has a digest of the photographs and of everything that the training depends on.
 
     Raises:
         ValueError: epochs is out of range, or there are too few photographs.
@@ -74,12 +77,13 @@ def finetuned(
         raise ValueError(f"finetune ({epochs}) must be more than 0 and at most 1000 epochs")
     known, facts = fitted.known, fitted.facts
     held = sorted(held_out(known.names, known.labels, fraction=HELD_OUT))
-    rest = [row for row in range(len(known.labels)) if row not in set(held)]
+    if not held:
+        raise ValueError(f"finetune ({epochs:g}) needs a class with two or more training photographs: add some")
+    rest = sorted(set(range(len(known.labels))) - set(held))
     batch = min(BATCH, max(1, len(rest) // 4))
     varied = replace(options.same, zoom=max(VARIED, options.same.zoom))
     dataset = PosedPhotographs(known, tuple(rest), varied, facts.size, facts.short, options.seed, options.workers)
-    network = fitted.network
-    before = {key: value.clone() for key, value in network.state_dict().items()}
+    network = copy.deepcopy(fitted.network)  # whose backbone may serve others
     features, blocks = known.features, fitted.chosen.candidate.blocks
     head = train_head(features, known.labels, fitted.chosen, classes=len(facts.classes), rows=torch.tensor(rest))
     frozen = head(torch.cat([features.block(block)[held] for block in blocks], 2))  # it did not see these either
@@ -93,7 +97,7 @@ def finetuned(
         dataset,
         training,
         seed=options.seed,
-        file=out / "finetune.safetensors",
+        file=_checkpoint(out, fitted, dataset, training),
         callback=screen.training("fine-tuning"),
     )
     channels_last(network.requires_grad_(False).eval())
@@ -107,9 +111,7 @@ def finetuned(
     kept = gain["value"] > 0
     told = {"epochs": epochs, "held_out": len(held), "gain": gain, "kept": kept}
     if not kept:
-        network.load_state_dict(before)
-        fitted.report["finetune"] = told
-        return fitted
+        return replace(fitted, report={**fitted.report, "finetune": told})
     heat = temperature(logits.flatten(0, 1), labels.repeat_interleave(logits.shape[1]))
     set_head(network, Head(network.head.weight.T.clone(), network.head.bias.clone()), heat)
     refusal = _familiar(network, known, held, rest, Cropper(known.photographs, shown, facts.size, facts.short), options)
@@ -128,6 +130,23 @@ def finetuned(
     )
     save_classifier(out / "classifier.safetensors", network, facts)
     return replace(fitted, network=network, facts=facts, report=report)
+
+
+def _checkpoint(out: Path, fitted: Fitted, dataset: PosedPhotographs, training: Training) -> Path:
+    """The file of this training; those of other photographs or options are removed."""
+    known, chosen = fitted.known, fitted.chosen
+    backbone = fitted.network.features.state_dict()
+    facts = {
+        "photographs": [known.features.digests, known.names, known.labels.tolist(), dataset.rows],
+        "poses": [asdict(dataset.same), dataset.size, dataset.short, dataset.seed],
+        "training": asdict(training),
+        "start": [checkpoint.fingerprint(backbone), chosen.candidate, chosen.copies, chosen.strength],
+    }
+    file = out / f"finetune-{digest(facts)}.safetensors"
+    for other in out.glob("finetune-*.safetensors"):
+        if other != file and re.fullmatch(r"finetune-[0-9a-f]{8}\.safetensors", other.name):
+            other.unlink()
+    return file
 
 
 def _right(scores: Tensor, labels: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ def fit(
     try:
         made = fit_photographs(data, out, options, screen=screen)
         if finetune:
-            made = finetuned(made, data, out, options, epochs=finetune, screen=screen)
+            made = finetuned(made, out, options, epochs=finetune, screen=screen)
     except KeyboardInterrupt as stop:
         screen.say(f"{str(stop) or 'stopped'}; the same command goes on from there")
         raise

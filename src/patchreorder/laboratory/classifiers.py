@@ -158,7 +158,7 @@ class ClassifierTask(Task):
         facts: dict[str, Any] = {"chosen": made.report["chosen"]}
         views, epochs = job.row.options.get("views", 1), job.row.options.get("finetune", 0)
         if epochs:
-            made = finetuned(made, Path(job.data or "."), job.folder, options, epochs=epochs, screen=job.screen)
+            made = finetuned(made, job.folder, options, epochs=epochs, screen=job.screen)
             facts["finetune"] = made.report["finetune"]
         if views == 1 and not epochs:
             blocks = made.chosen.candidate.blocks

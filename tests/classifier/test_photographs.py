@@ -1,6 +1,12 @@
 """The photographs of a folder and their poses."""
 
-from patchreorder.classifier.photographs import SamePoses
+import pytest
+import torch
+
+from patchreorder.classifier.photographs import SamePoses, held_out, open_photographs
+from patchreorder.data.folders import list_images
+from patchreorder.data.shard_writer import write
+from tests.classifier.photographs import write_photographs
 
 
 def test_a_single_copy_is_mirrored_half_the_time():
@@ -18,3 +24,31 @@ def test_copies_are_mirrored_at_random_and_only_if_asked():
 def test_flips_change_nothing_else():
     plain, mirrored = (SamePoses(flips=flips).draw(4, (3, 1)) for flips in (False, True))
     assert [pose._replace(flip=False) for pose in mirrored] == plain
+
+
+def shards_of(folder, *, classes):
+    write_photographs(folder / "loose", classes=classes, count=3)
+    write(list_images(folder / "loose"), folder / "shards")
+    return folder / "shards"
+
+
+def test_test_photographs_in_shards_have_the_classes_of_the_training(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    shards_of(tmp_path / "a", classes=("red", "green")).rename(data / "train")
+    shards_of(tmp_path / "b", classes=("red", "blue")).rename(data / "val")
+    with pytest.raises(ValueError, match=r"val has other classes than the training images: make both again"):
+        open_photographs(data)
+    (data / "val").rename(data / "other")
+    shards_of(tmp_path / "c", classes=("green",)).rename(data / "val")
+    training, testing = open_photographs(data)
+    assert training.classes == testing.classes == ["green", "red"]
+    assert testing.labels.tolist() == [0, 0, 0]
+
+
+def test_a_folder_is_always_divided_in_the_same_way():
+    names, labels = [f"a/{number}" for number in range(40)], torch.zeros(40, dtype=torch.int64)
+    drawn = held_out(names, labels, fraction=0.2)
+    assert len(drawn) == 8
+    other = held_out(names[::-1], labels, fraction=0.2)
+    assert {names[::-1][index] for index in other} == {names[index] for index in drawn}

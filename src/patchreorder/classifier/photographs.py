@@ -13,10 +13,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from patchreorder.data import folders, shards
+from patchreorder.data import folders
 from patchreorder.data.folders import Listing
 from patchreorder.data.images import MEAN_COLOUR
 from patchreorder.data.loader import parallel_map
+from patchreorder.data.photos import open_source
 from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.data.shards import Shards
 from patchreorder.data.views import centre_crop, decode_small
@@ -112,20 +113,21 @@ def open_photographs(data: Path, *, test: float = 0.2) -> tuple[Photographs, Pho
     """The training and the test photographs of a folder.
 
     It has train/ and val/ (or test/), or class folders of which a part of every class is for the test: the fraction
-    `test`, rounded, at least one photograph, but never the only one. A photograph's name decides where it goes.
+    `test`, rounded, at least one photograph, but never the only one. Digests of the names decide which, so the same
+    folder is always divided in the same way; when photographs are added, a few others change sides.
 
     Raises:
-        ValueError: the folder holds neither, or fewer than two classes.
+        ValueError: the folder holds neither, or fewer than two classes, or val/ has other classes than train/.
     """
     if not 0 < test < 1:
         raise ValueError(f"test ({test}) must be more than 0 and less than 1")
     held = next((name for name in ("val", "test", "valid", "validation") if (data / name).is_dir()), None)
     apart = (data / "train").is_dir() and held is not None
-    train = _source(data / "train" if apart else data)
+    train = open_source(data / "train" if apart else data)
     if len(train.classes) < 2:
         raise ValueError(f"{data} holds one class, {train.classes[0]}: two or more are needed to tell apart")
     if apart:
-        other = _source(data / str(held), classes=train.classes)
+        other = open_source(data / str(held), classes=train.classes)
         return _all(train, "train"), _all(other, "test")
     if (data / "train").is_dir() and set(train.classes) <= {"train", "val", "test", "valid", "validation"}:
         raise ValueError(f"{data} holds train/ but neither val/ nor test/: {folders.LAYOUT}, or DIR/CLASS/*.jpg")
@@ -150,12 +152,6 @@ def held_out(names: Sequence[str], labels: Tensor, *, fraction: float) -> set[in
         count = min(len(own) - 1, max(1, round(fraction * len(own))))
         drawn.update(own[:count])
     return drawn
-
-
-def _source(folder: Path, classes: list[str] | None = None) -> Listing | Shards:
-    if shards.are_in(folder):
-        return Shards(folder)
-    return folders.list_images(folder, classes=classes)
 
 
 def _all(source: Listing | Shards, part: str) -> Photographs:

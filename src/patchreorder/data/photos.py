@@ -236,20 +236,32 @@ def _find(root: Path, split: str) -> tuple[Listing | Shards, Tensor]:
     apart = folders.has_splits(root)
     folder = root / split if apart else root
     classes = _classes(root / "train") if apart and split == "val" else None
-    source: Listing | Shards
-    if shards.are_in(folder):
-        source = Shards(folder)
-        if classes is not None:
-            if source.classes != classes[: len(source.classes)]:  # numbered classes end with the largest label
-                raise ValueError(f"{root / 'val'} has other classes than {root / 'train'}: make both again, together")
-            source.classes = classes
-    else:
-        source = folders.list_images(folder, classes=classes)
+    source = open_source(folder, classes=classes)
     every = torch.arange(len(source))
     if apart:
         return source, every
     held_out = _held_out(source, every, "val")
     return source, every[held_out if split == "val" else ~held_out]
+
+
+def open_source(folder: Path, *, classes: Sequence[str] | None = None) -> Listing | Shards:
+    """The class folders or shards in a folder.
+
+    Args:
+        folder: holds either.
+        classes: those of the training images, in their order, which determine the labels here.
+
+    Raises:
+        ValueError: the folder holds neither, or other classes.
+    """
+    if not shards.are_in(folder):
+        return folders.list_images(folder, classes=classes)
+    source = Shards(folder)
+    if classes is not None:
+        if source.classes != list(classes[: len(source.classes)]):  # numbered classes end with the largest label
+            raise ValueError(f"{folder} has other classes than the training images: make both again, together")
+        source.classes = list(classes)
+    return source
 
 
 def _classes(folder: Path) -> list[str]:

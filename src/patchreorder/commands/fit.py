@@ -1,4 +1,4 @@
-"""`patchreorder fit`: a classifier for own photographs that keeps its accuracy in other poses."""
+"""`patchreorder fit`: a classifier for own photographs, tested as they are and in other poses."""
 
 from __future__ import annotations
 

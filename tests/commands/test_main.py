@@ -1,6 +1,9 @@
 """The command line: its help, what it imports, and how it fails."""
 
+import inspect
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 
@@ -8,14 +11,13 @@ import pytest
 
 import patchreorder
 from patchreorder import __main__
-from patchreorder.__main__ import COMMANDS, main, summary
+from patchreorder.__main__ import COMMANDS, _load, _parse, main, summary
+from patchreorder.commands import help_text
 
 
 def test_version_and_help_do_not_import_torch():
     calls = [["--version"], ["--help"], *([name, "--help"] for name in COMMANDS)]
-    lines = ["from patchreorder.__main__ import main"]
-    for call in calls:
-        lines += ["try:", f"    main({call})", "except SystemExit as end:", "    assert not end.code"]
+    lines = ["from patchreorder.__main__ import main", *(f"assert main({call}) == 0" for call in calls)]
     lines.append("import sys; print('loaded:', *sys.modules)")
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.rsplit("loaded:", 1)[1].split())
@@ -23,41 +25,85 @@ def test_version_and_help_do_not_import_torch():
     assert not {"torch", "matplotlib"} & loaded
 
 
-def test_version(capsys):
-    assert main(["--version"]) == 0
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_version(capsys, option):
+    assert main([option]) == 0
     assert capsys.readouterr().out == f"patchreorder {patchreorder.__version__}\n"
 
 
 def test_help_lists_every_command(capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["--help"])
-    assert not end.value.code
-    printed = " ".join(re.sub(r"[│\s]+", " ", capsys.readouterr().out).split())
+    assert main(["--help"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
     for name in COMMANDS:
         assert f"{name} {summary(name)}" in printed
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name, capsys):
-    with pytest.raises(SystemExit) as end:
-        main([name, "--help"])
-    assert not end.value.code
-    printed = " ".join(capsys.readouterr().out.split())
+    assert main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    printed = " ".join(text.split())
     assert f"usage: patchreorder {name}" in printed
     assert summary(name) in printed
+    assert max(map(len, text.splitlines())) <= 110
+    for parameter in help_text.read_parameters(_load(name)):
+        assert parameter.text, f"{parameter.names} is not explained"
+        assert not re.search(r"\bPATH\b", parameter.names), f"{parameter.names}: a file or a folder?"
 
 
-def test_an_unknown_command_is_rejected(capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["dmeo"])
-    assert end.value.code == 2
-    assert "dmeo" in capsys.readouterr().err
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_two_examples_that_parse(name):
+    examples = help_text.read_doc(inspect.getdoc(_load(name))).examples
+    assert len(examples) == 2
+    for example in examples:
+        words = shlex.split(example.rpartition("patchreorder ")[2].partition(" > ")[0])
+        assert words[0] == name
+        call = _parse(name, _load(name), words[1:])
+        assert call.func is _load(name)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["dmeo"], "dmeo is no command; did you mean `patchreorder demo`?"),
+        (["xyzzy"], f"xyzzy is no command; there are {', '.join(COMMANDS)}"),
+        (
+            ["demo", "--sede", "1"],
+            "Unrecognized options: --sede.*Perhaps you meant: --seed .*; `patchreorder demo --help`",
+        ),
+        (["demo", "--seed", "x"], "Error parsing --seed: .*'x'"),
+        (["search", "a.index"], "Missing from patchreorder search: IMAGE an image, or a folder of images"),
+        (["--completion", "sh"], r"--completion \(sh\) must name a shell: bash, zsh, fish"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_misspelt_gets_one_line_with_a_suggestion(capsys, args, said):
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"patchreorder: .*\n", err)
+    assert re.match(rf"patchreorder: {said}" if "(" in said or "*" in said else re.escape(f"patchreorder: {said}"), err)
+    assert not set("│╭─╮╰╯") & set(err)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_completion_in_bash(capsys, tmp_path):
+    assert main(["--completion", "bash"]) == 0
+    script = tmp_path / "complete.sh"
+    script.write_text(capsys.readouterr().out)
+    code = (
+        'source "$0"; f=$(complete -p patchreorder | sed "s/.*-F //; s/ .*//"); '
+        'COMP_WORDS=(patchreorder du); COMP_CWORD=1; $f; echo "${COMPREPLY[@]}"; '
+        'COMP_WORDS=(patchreorder search --ht); COMP_CWORD=2; $f; echo "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", code, script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["duplicates", "--html"]
 
 
 def raise_in_commands(monkeypatch, error: BaseException) -> None:
     """Make every command raise the error."""
 
-    def load(name, *, listed):
+    def load(name):
         raise error
 
     monkeypatch.setattr(__main__, "_load", load)

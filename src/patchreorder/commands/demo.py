@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from patchreorder.report.drawing import need_matplotlib
 
+from .console import open_console
+from .values import Folder
 
-def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
+
+def demo(*, out: Folder = Path("runs/demo"), seed: int = 0) -> None:
     """Sort the feature maps of a drawn key, rotated and shifted: figures and numbers, no data needed.
+
+    Examples:
+        patchreorder demo
+        patchreorder demo --seed 1 --out runs/another-key
 
     Args:
         out: folder for the figures and numbers.
@@ -21,7 +27,7 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0) -> None:
         raise ValueError(f"seed ({seed}) must be 0 or more")
     need_matplotlib()
     out.mkdir(parents=True, exist_ok=True)
-    console = Console(highlight=False)
+    console = open_console()
     with console.status("drawing, filtering, sorting"):
         from patchreorder.playground import demo as figures
 

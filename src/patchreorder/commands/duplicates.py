@@ -7,12 +7,14 @@ import os
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional
 
 from patchreorder.untrusted import clean
+
+from .console import open_console
+from .values import Advanced, File, Folder
 
 SHOWN = 40  # similar pairs in a terminal
 
@@ -20,22 +22,26 @@ SHOWN = 40  # similar pairs in a terminal
 def duplicates(
     index: Positional[Path],
     *,
+    html: File | None = None,
     csv: bool = False,
     json: bool = False,
     similar: bool = False,
-    keep: str = "pixels,quality,oldest,folder,name",
-    reference: tuple[Path, ...] = (),
-    html: Path | None = None,
-    move_to: Path | None = None,
+    move_to: Folder | None = None,
     link: bool = False,
     yes: bool = False,
     undo: bool = False,
-    workers: int | None = None,
+    keep: str = "pixels,quality,oldest,folder,name",
+    reference: tuple[Folder, ...] = (),
+    workers: Advanced[int | None] = None,
 ) -> None:
     """List copies: the same image re-encoded, resized, rotated by any angle, mirrored, cropped or with other colours.
 
     Each pair is verified by its pixels. Other shots of a scene and things that look alike are no copies; `--similar`
     lists them apart. One file of each group is kept. Nothing is changed without `--yes`.
+
+    Examples:
+        patchreorder duplicates photos.index --html copies.html
+        patchreorder duplicates photos.index --move-to spare --yes
 
     Args:
         index: folder that `patchreorder index` made.
@@ -63,7 +69,7 @@ def duplicates(
         raise ValueError("--move-to and --link are two things to do: name one")
     if yes and not (move_to or link):
         raise ValueError("--yes says to do what --move-to DIR or --link would do: name one of them")
-    console = Console(highlight=False, stderr=csv or json)
+    console = open_console(stderr=csv or json)
     screen = Terminal(console)
     if undo:
         for line in actions.undo(index):
@@ -103,7 +109,7 @@ def duplicates(
     else:
         for line in listing.plain_lines(found, similar=similar):
             print(line)
-    notes = Terminal(Console(highlight=False, stderr=True)) if not console.is_terminal else screen
+    notes = Terminal(open_console(stderr=True)) if not console.is_terminal else screen
     spare = sum(not member.keep for group in found.groups for member in group)
     notes.say(
         f"{len(found.groups)} groups with {spare} copies to spare, of {len(opened)} images; {found.compared} pairs "

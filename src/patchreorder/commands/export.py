@@ -12,9 +12,11 @@ def export(classifier: Annotated[Path, Positional], out: Annotated[Path, Positio
     """Write a classifier that `patchreorder fit` made as an ONNX file, from pixels to probabilities.
 
     Its input `pixels` are bytes (batch, 3, size, size) of cropped photographs; its outputs are `probabilities` and
-    `distance`. Classes, size, crop and the threshold of the distance are in its metadata. Examples:
+    `distance`. Classes, size, crop and the threshold of the distance are in its metadata.
 
-    patchreorder export runs/fit-photographs/classifier.safetensors classifier.onnx
+    Examples:
+        patchreorder export runs/fit-photographs/classifier.safetensors classifier.onnx
+        patchreorder export old.safetensors new/old.onnx
 
     Args:
         classifier: file that `fit` wrote, classifier.safetensors.

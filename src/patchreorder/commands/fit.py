@@ -5,42 +5,42 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rich.console import Console
-
 from patchreorder.files import write_whole
 from patchreorder.report import fitted as terminal
 from patchreorder.report import fitted_page, page
 
+from .console import open_console
 from .run import use_cores
+from .values import Advanced, File, Folder
 
 
 def fit(
     *,
-    data: Path,
-    out: Path | None = None,
-    backbone: str = "efficientnet_lite0",
+    data: Folder,
+    out: Folder | None = None,
     rotations: float = 180.0,
     flips: bool = False,
-    shifts: float = 0.1,
-    zoom: float = 0.1,
+    backbone: str = "efficientnet_lite0",
     finetune: float = 0.0,
     test: float = 0.2,
-    size: int | None = None,
-    copies: int | None = None,
-    angles: int = 6,
-    weights: Path | None = None,
-    seed: int = 0,
-    threads: int = 0,
-    workers: int | None = None,
+    shifts: Advanced[float] = 0.1,
+    zoom: Advanced[float] = 0.1,
+    size: Advanced[int | None] = None,
+    copies: Advanced[int | None] = None,
+    angles: Advanced[int] = 6,
+    weights: Advanced[File | None] = None,
+    seed: Advanced[int] = 0,
+    threads: Advanced[int] = 0,
+    workers: Advanced[int | None] = None,
 ) -> None:
     """Make a classifier for the photographs in class folders, and say how well it works in every pose.
 
     A trained backbone describes every photograph, as it is and in other poses; cross-validation chooses what of it a
-    linear classifier reads. Examples:
+    linear classifier reads.
 
-    patchreorder fit --data photographs --out runs/photographs
-
-    patchreorder fit --data signs --rotations 15 --finetune 12
+    Examples:
+        patchreorder fit --data photographs --out runs/photographs
+        patchreorder fit --data signs --rotations 15 --finetune 12
 
     Args:
         data: folder with CLASS/*.jpg, of which a fifth is for the test, or with train/CLASS/*.jpg and val/CLASS/*.jpg.
@@ -62,7 +62,7 @@ def fit(
         threads: of the computation; by default all cores.
         workers: processes that decode photographs; by default all cores.
     """
-    console = Console(highlight=False)
+    console = open_console()
     page.need_packages()
     if not data.is_dir():
         raise ValueError(f"data ({data}) must be a folder with CLASS/*.jpg, or train/CLASS/*.jpg and val/CLASS/*.jpg")

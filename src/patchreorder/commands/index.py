@@ -5,30 +5,37 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
 from tyro.conf import Positional
 
 from patchreorder.search import DEFAULT_MODEL
 from patchreorder.untrusted import clean
 
+from .console import open_console
+from .values import Advanced, File, Folder, Shown
+
 SHOWN = 5  # files to list by name
 
 
 def index(
-    folders: Positional[list[Path]],
+    folders: Annotated[list[Path], Positional, Shown("FOLDER ...")],
     *,
-    out: Path,
-    model: str = DEFAULT_MODEL,
-    weights: Path | None = None,
-    store: str | None = None,
-    part: str | None = None,
-    workers: int | None = None,
+    out: Folder,
+    store: Annotated[str | None, Shown("ADDRESS")] = None,
+    model: Advanced[str] = DEFAULT_MODEL,
+    weights: Advanced[File | None] = None,
+    part: Advanced[Annotated[str | None, Shown("K/N")]] = None,
+    workers: Advanced[int | None] = None,
 ) -> None:
     """Make an index of the images in folders, or update it; `search` and `duplicates` use it.
 
     Only new and changed images are described; deleted images are removed from the index. After an interruption the
     same command continues. It also repairs a damaged index.
+
+    Examples:
+        patchreorder index photos --out photos.index
+        patchreorder index photos backup --out both.index --store postgresql://localhost/images
 
     Args:
         folders: hold images, also in subfolders; other files are ignored.
@@ -51,7 +58,7 @@ def index(
     chosen = Part.parse(part) if part else None
     keep_freed_memory()
     workers = (os.cpu_count() or 1) if workers is None else workers
-    with contextlib.closing(Terminal(Console(highlight=False))) as screen:
+    with contextlib.closing(Terminal(open_console())) as screen:
         try:
             descriptor = open_descriptor(model, weights=weights, say=screen.say)
             if chosen:

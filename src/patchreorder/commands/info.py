@@ -8,19 +8,25 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from patchreorder import __version__
 
+from .console import open_console
+
 
 def info() -> None:
-    """Show versions, devices, optional packages, and which form of the operator is in use."""
+    """Show versions, devices, optional packages, and which form of the operator is in use.
+
+    Examples:
+        patchreorder info
+        PATCHREORDER_NATIVE=off patchreorder info
+    """
     table = Table.grid(padding=(0, 2))
     for name, value in _facts():
         table.add_row(Text(name, style="bold"), Text(value))
-    console = Console()
+    console = open_console()
     console.print(table)
     console.print("Next: `patchreorder demo` shows the operator at work.", markup=False, highlight=False)
 

@@ -7,14 +7,17 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
 from tyro.conf import Positional
 
 from patchreorder.laboratory.provenance import provenance
 from patchreorder.measuring.measurement import Measurement, UnstableImage
 from patchreorder.report import measured, measured_page, page
 from patchreorder.untrusted import clean
+
+from .console import open_console
+from .values import Advanced, File, Folder, Shown
 
 TRANSFORMS = ("rotate", "translate")
 AXES = ("x", "y", "diagonal")
@@ -26,31 +29,35 @@ SHOWN = 5  # unstable images, and unreadable files that are listed by name
 def measure(
     model: Positional[str],
     *,
-    images: str,
-    transforms: str = "rotate,translate",
-    axes: str = "x,y",
-    layers: tuple[str, ...] = (),
-    measures: str | None = None,
+    images: Annotated[str, Shown("FOLDER|DATASET")],
+    compare: Annotated[str | None, Shown("MODEL")] = None,
     count: int = COUNT,
-    compare: str | None = None,
-    weights: Path | None = None,
-    compare_weights: Path | None = None,
+    out: Folder = Path("runs/measure"),
     layer: str | None = None,
     place: str | None = None,
-    compare_layer: str | None = None,
-    compare_place: str | None = None,
-    labels: bool = True,
-    strict: bool = False,
-    size: int | None = None,
-    data: Path | None = None,
-    out: Path = Path("runs/measure"),
-    seed: int = 0,
-    threads: int = 0,
-    workers: int | None = None,
+    weights: File | None = None,
+    transforms: Advanced[str] = "rotate,translate",
+    axes: Advanced[str] = "x,y",
+    layers: Advanced[tuple[str, ...]] = (),
+    measures: Advanced[str | None] = None,
+    compare_weights: Advanced[File | None] = None,
+    compare_layer: Advanced[Annotated[str | None, Shown("LAYER")]] = None,
+    compare_place: Advanced[Annotated[str | None, Shown("PLACE")]] = None,
+    labels: Advanced[bool] = True,
+    strict: Advanced[bool] = False,
+    size: Advanced[int | None] = None,
+    data: Advanced[Folder | None] = None,
+    seed: Advanced[int] = 0,
+    threads: Advanced[int] = 0,
+    workers: Advanced[int | None] = None,
 ) -> None:
     """Measure how invariant a network is to rotations and shifts, layer by layer: tables, numbers, a page.
 
     Every image passes through the network as it is, rotated by -45 to 45 degrees and shifted by -20 to 20 %.
+
+    Examples:
+        patchreorder measure pr_cnn --images mnist --compare cnn
+        patchreorder measure torchvision:resnet18 --images photos --layer reorder:grid=pixels --place layer4
 
     Args:
         model: a network of ours (such as pr_cnn), a file that `patchreorder fit` made, MODULE:FUNCTION that builds an
@@ -82,7 +89,7 @@ def measure(
         threads: for computation; all cores by default.
         workers: for decoding images; as many as cores by default.
     """
-    console = Console(highlight=False)
+    console = open_console()
     page.need_packages()
     kinds, along = _listed("transforms", transforms, TRANSFORMS), _listed("axes", axes, AXES)
     wanted = MEASURES if measures is None else _listed("measures", measures, MEASURES)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 
-from rich.console import Console
+from .console import open_console
+from .values import Advanced, File, Folder
 
 from patchreorder.untrusted import clean_lines
 
@@ -13,20 +13,24 @@ from patchreorder.untrusted import clean_lines
 def play(
     *,
     port: int = 8028,
-    host: str = "127.0.0.1",
-    expose: bool = False,
     browser: bool = True,
     fetch: bool = False,
-    weights: Path | None = None,
-    data: Path | None = None,
+    host: Advanced[str] = "127.0.0.1",
+    expose: Advanced[bool] = False,
+    weights: Advanced[File | None] = None,
+    data: Advanced[Folder | None] = None,
 ) -> None:
     """Open a page that shows reordering at work: rotate and shift digits, compare three networks, try photographs.
+
+    Examples:
+        patchreorder play --fetch
+        patchreorder play --port 9000 --no-browser
 
     Args:
         port: port to listen on; 0 takes any free one.
         host: address to listen on; any but this machine's own needs --expose.
         expose: let other machines in. There is no password, and this process sees what they send.
-        browser: open the page in a browser, if there is one.
+        browser: open the page in a browser, if there is one; --no-browser leaves that to you.
         fetch: download MNIST and AlexNet's trained convolutions if they are not cached.
         weights: file with AlexNet's convolutions (.safetensors, .pt, .pth) by torchvision's names.
         data: folder with the four files of MNIST.
@@ -42,7 +46,7 @@ def play(
     from patchreorder.playground.digits import Mnist
     from patchreorder.playground.photographs import Photographs
 
-    console = Console(highlight=False)
+    console = open_console()
 
     def say(text: str) -> None:
         console.print(clean_lines(text), markup=False, soft_wrap=True)

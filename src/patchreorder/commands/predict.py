@@ -9,14 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional
 
 from patchreorder.untrusted import clean
 
+from .console import open_console
 from .run import use_cores
+from .values import Advanced, Shown
 
 if TYPE_CHECKING:
     from patchreorder.classifier.classifier import Prediction
@@ -24,23 +25,23 @@ if TYPE_CHECKING:
 
 def predict(
     classifier: Annotated[Path, Positional],
-    paths: Annotated[tuple[str, ...], Positional],
+    paths: Annotated[tuple[str, ...], Positional, Shown("IMAGE ...")],
     *,
-    views: int = 1,
-    top: int = 3,
     csv: bool = False,
     json: bool = False,
-    threads: int = 0,
-    workers: int | None = None,
+    top: int = 3,
+    views: int = 1,
+    threads: Advanced[int] = 0,
+    workers: Advanced[int | None] = None,
 ) -> None:
     """Name what is on photographs, with a classifier that `patchreorder fit` made.
 
     An image that is none of its classes has no class. Files that cannot be read are listed on standard error; the exit
-    status is then 2. Examples:
+    status is then 2.
 
-    patchreorder predict runs/fit-photographs/classifier.safetensors new/*.jpg
-
-    find . -name '*.jpg' | patchreorder predict classifier.safetensors - --csv > answers.csv
+    Examples:
+        patchreorder predict runs/fit-photographs/classifier.safetensors new/*.jpg
+        find . -name '*.jpg' | patchreorder predict classifier.safetensors - --csv > answers.csv
 
     Args:
         classifier: file that `fit` wrote, classifier.safetensors.
@@ -100,5 +101,5 @@ def _print(answers: Iterable[tuple[str, Prediction | str]], form: str, *, top: i
                 first = rank == 0 and answer.name is not None
                 table.add_row(Text(clean(path) if first else ""), Text(name), f"{chance:.1%}")
     if form == "table":
-        Console(highlight=False).print(table)
+        open_console().print(table)
     return bad

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
 from tyro.conf import Positional
 
 from patchreorder.report import figures, page, terminal
 from patchreorder.report.folder import load
 from patchreorder.report.markdown import render as render_markdown
 
+from .console import open_console
+from .values import File
 
-def report(folder: Positional[Path], *, out: Path | None = None, markdown: bool = False, quiet: bool = False) -> None:
+
+def report(folder: Positional[Path], *, out: File | None = None, markdown: bool = False, quiet: bool = False) -> None:
     """Print the tables of a folder of results and write them, with curves and mistakes, as one HTML page.
+
+    Examples:
+        patchreorder report runs/table1
+        patchreorder report results --markdown > tables.md
 
     Args:
         folder: where RECIPE.jsonl is, such as runs/table1 or results.
@@ -26,7 +32,7 @@ def report(folder: Positional[Path], *, out: Path | None = None, markdown: bool 
         return
     page.need_packages()
     recipes = load(folder)
-    console = Console(highlight=False)
+    console = open_console()
     if not quiet:
         terminal.show(recipes, console)
     file = out or folder / "report.html"

@@ -7,13 +7,15 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from rich.console import Console
 from tyro.conf import Positional
 
 from patchreorder import recipes
 from patchreorder.report import figures
 from patchreorder.report.folder import load
 from patchreorder.report.terminal import show
+
+from .console import open_console
+from .values import Advanced, File, Folder, Shown
 
 
 def run(
@@ -23,34 +25,31 @@ def run(
     rows: tuple[str, ...] = (),
     columns: tuple[str, ...] = (),
     seeds: tuple[int, ...] = (),
-    split: Literal["test", "validation", "series"] = "test",
-    change: tuple[str, ...] = (),
-    out: Path | None = None,
-    data: Path | None = None,
-    weights: Path | None = None,
-    trained: Path | None = None,
-    threads: int = 0,
-    workers: int | None = None,
-    accumulate: int = 1,
-    save_every: float = 60.0,
-    tensorboard: bool = False,
+    out: Folder | None = None,
+    data: Folder | None = None,
+    trained: Folder | None = None,
+    split: Advanced[Literal["test", "validation", "series"]] = "test",
+    change: Advanced[tuple[Annotated[str, Shown("NAME=VALUE")], ...]] = (),
+    weights: Advanced[File | None] = None,
+    threads: Advanced[int] = 0,
+    workers: Advanced[int | None] = None,
+    accumulate: Advanced[int] = 1,
+    save_every: Advanced[float] = 60.0,
+    tensorboard: Advanced[bool] = False,
 ) -> None:
     """Train and measure the cells of a table; a finished cell is never trained again.
 
     Several of these at once share the work if they have the same --out. With torchrun -m patchreorder run, many
-    processes train one cell together.
+    processes train one cell together. `patchreorder run RECIPE --help` explains a recipe's settings, rows and columns.
+
+    Examples:
+        patchreorder run table1 --setting demo
+        patchreorder run table2_grocery --data GroceryStoreDataset --rows cnn pr_cnn_fine --columns R T
 
     Args:
-        recipe: the table or figure: table1, few, ablations, family and upright (MNIST), classifiers (any photographs),
-            table2 (ImageNet), table2_grocery (any photographs in class folders), table2_cifar10, table3 (UK-Bench),
-            fig_propagation (Figure 1), fig_redundancy (Figure 2), fig_invariance, fig_featuremaps, fig_layers,
-            fig_layers_mnist.
-        setting: how much to spend: short (our results), paper, smoke (seconds, no download). table1 has generated too
-            (every training digit in one pose) and shipped (networks of the package); few has generated, drawn and demo
-            (minutes), classifiers a setting for each set: grocery, coins, waste, aerial; table2_grocery has wide (fc6
-            and fc7 of 4096), table3 trained (those layers) and draws (eight draws of rotations and shifts), fig_layers
-            imagenet. Figures have settings that name the networks: trained (table1's), cifar10, grocery, wide, mnist_r,
-            mnist_t, chance (random weights).
+        recipe: the table or figure, see below.
+        setting: how much to spend: short (our results), paper, demo (minutes), smoke (seconds, no download), or
+            another one of the recipe.
         rows: the networks; all those of the setting by default.
         columns: the data sets; all by default.
         seeds: by default those of the setting.
@@ -70,7 +69,7 @@ def run(
         save_every: seconds between checkpoints.
         tensorboard: log every training into its cell's folder.
     """
-    console = Console(highlight=False)
+    console = open_console()
     changes = _values(change)
     if accumulate < 1:
         raise ValueError(f"accumulate ({accumulate}) must be 1 or more")
@@ -133,6 +132,22 @@ def run(
         + (f". Figure: {', '.join(map(str, drawn))}" if drawn else "")
         + f"\nNext: `patchreorder report {out}` writes the page with curves and mistakes."
     )
+
+
+def help_sections(args: list[str]) -> dict[str, dict[str, str]]:
+    """What help lists beside the options: all recipes, or the settings, rows and columns of the one that is named."""
+    named = next((word for word in args if word.replace("-", "_") in recipes.NAMES), None)
+    if named is None:
+        settings = {
+            name: f"{about}. Settings: {', '.join(recipes.SETTINGS[name])}" for name, about in recipes.NAMES.items()
+        }
+        return {"recipes": settings}
+    recipe = recipes.load(named)
+    return {
+        f"settings of {recipe.name}": {name: setting.about for name, setting in recipe.settings.items()},
+        f"rows of {recipe.name}": {row.name: row.about for row in recipe.rows},
+        f"columns of {recipe.name}": {column.name: column.about for column in recipe.columns},
+    }
 
 
 def use_cores(threads: int, workers: int | None) -> int:

@@ -7,12 +7,14 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
 from patchreorder.untrusted import clean
+
+from .console import open_console
+from .values import Advanced, File, Shown
 
 COMPARED = 4  # hits that are compared with the query
 
@@ -22,15 +24,19 @@ def search(
     image: Positional[Path],
     *,
     k: Annotated[int, arg(aliases=["-k"])] = 4,
-    crop: str | None = None,
+    html: File | None = None,
     json: bool = False,
+    crop: Annotated[str | None, Shown("LEFT,TOP,WIDTH,HEIGHT")] = None,
     poses: bool = False,
-    html: Path | None = None,
-    model: str | None = None,
-    weights: Path | None = None,
-    workers: int | None = None,
+    model: Advanced[str | None] = None,
+    weights: Advanced[File | None] = None,
+    workers: Advanced[int | None] = None,
 ) -> None:
     """Find the images of an index that are nearest to an image, or to every image of a folder.
+
+    Examples:
+        patchreorder search photos.index key.jpg --html found.html
+        patchreorder search photos.index street.jpg --crop 40,60,200,200 -k 10
 
     Args:
         index: folder that `patchreorder index` made.
@@ -46,7 +52,7 @@ def search(
     """
     if not image.exists():
         raise ValueError(f"{clean(str(image))} is not an image and not a folder")
-    console = Console(highlight=False, stderr=json)
+    console = open_console(stderr=json)
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.search import page

@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rich.console import Console
 from tyro.conf import Positional
+
+from .console import open_console
+from .values import Advanced
 
 
 def shard(
     folder: Positional[Path],
     out: Positional[Path],
     *,
-    size: int = 1000,
-    workers: int | None = None,
     skip_unreadable: bool = False,
+    size: int = 1000,
+    workers: Advanced[int | None] = None,
 ) -> None:
     """Check the images of class folders and write them into shards, which are read faster than many files.
 
     Run the same command again to continue after a stop. If both folders are the same, the WebDataset tars in it get an
     index.
+
+    Examples:
+        patchreorder shard imagenet imagenet-shards
+        patchreorder shard photographs shards --skip-unreadable --size 5000
 
     Args:
         folder: holds train/CLASS/*.jpg and val/CLASS/*.jpg, or CLASS/*.jpg.
@@ -32,7 +38,7 @@ def shard(
     from patchreorder.data import folders, shard_writer, webdataset
     from patchreorder.engine.progress import Terminal
 
-    console = Console(highlight=False)
+    console = open_console()
     screen = Terminal(console)
     splits = ("train", "val") if folders.has_splits(folder) else ("",)
     if folder.resolve() == out.resolve():

@@ -31,6 +31,24 @@ NAMES = {
     "fig_layers_mnist": "error with the module at each convolution, on rotated and shifted MNIST digits",
 }
 
+# The same in the recipes themselves; here so that help lists them.
+SETTINGS = {
+    "table1": ("short", "generated", "paper", "demo", "smoke"),
+    "ablations": ("short", "smoke"),
+    "family": ("short", "smoke"),
+    "upright": ("short", "smoke"),
+    "table2": ("paper", "smoke"),
+    "table2_grocery": ("short", "wide", "smoke"),
+    "table2_cifar10": ("short", "smoke"),
+    "table3": ("short", "draws", "trained", "wide", "paper", "smoke"),
+    "fig_propagation": ("short", "trained", "cifar10", "grocery", "smoke"),
+    "fig_redundancy": ("short", "wide", "cifar10", "mnist_r", "mnist_t", "chance", "smoke"),
+    "fig_invariance": ("short", "trained", "cifar10", "grocery", "smoke"),
+    "fig_featuremaps": ("short", "trained", "cifar10", "grocery", "smoke"),
+    "fig_layers": ("short", "imagenet", "smoke"),
+    "fig_layers_mnist": ("short", "smoke"),
+}
+
 
 def load(name: str) -> Recipe:
     """A recipe by name; table2-cifar10 is table2_cifar10."""

@@ -43,7 +43,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run one command; return the exit status: 0, 2 after an error, 130 after Ctrl-C."""
+    """Run one command; return the exit status: 0, 2 after an error, 130 after Ctrl-C, 141 without a reader."""
     args = sys.argv[1:] if args is None else args
     name, *rest = args or ["info"]
     try:
@@ -59,8 +59,12 @@ def main(args: list[str] | None = None) -> int:
             print(explain(name, rest, width=_width()))
         else:
             _parse(name, _load(name), rest)()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (ValueError, OSError, ImportError) as error:
         if os.environ.get("PATCHREORDER_DEBUG") == "1":
             raise
@@ -112,12 +116,7 @@ def _parse(name: str, function: Callable[..., None], args: list[str]) -> Callabl
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(
-                later,
-                prog=f"patchreorder {name}",
-                args=args,
-                config=(tyro.conf.PositionalMetavarFromFieldName,),
-            )
+            return tyro.cli(later, prog=f"patchreorder {name}", args=args)
     except SystemExit:
         raise ValueError(f"{_without_box(said.getvalue())}; `patchreorder {name} --help` explains it") from None
 

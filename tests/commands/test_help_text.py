@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from patchreorder.commands import help_text
-from patchreorder.commands.values import Advanced, File, Folder, Shown
+from patchreorder.commands.values import Advanced, File, Folder
 
 
 def paint(
-    images: Annotated[tuple[str, ...], Positional, Shown("IMAGE ...")],
+    images: Annotated[tuple[str, ...], Positional, arg(metavar="IMAGE ...")],
     *,
     out: Folder,
     colour: str = "red",

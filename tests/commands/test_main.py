@@ -139,6 +139,14 @@ def test_control_c(monkeypatch):
     assert main(["info"]) == 130
 
 
+def test_a_reader_that_has_seen_enough_is_no_error():
+    command = [sys.executable, "-m", "patchreorder", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
 def test_public_names_are_loaded_when_they_are_used():
     code = "import sys, patchreorder; assert 'torch' not in sys.modules; print(patchreorder.create_layer.__module__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

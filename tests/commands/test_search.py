@@ -162,3 +162,8 @@ def test_hostile_names_are_found_and_shown_clean(model, hostile, tmp_path, capsy
         path.write_bytes(b"not an image")
     assert main(["index", str(hostile), "--out", out, "--workers", "0"]) == 0
     assert not UNPRINTABLE.search(capsys.readouterr().out)
+
+
+def test_an_index_needs_a_folder(tmp_path, capsys):
+    assert main(["index", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == "patchreorder: name a folder of images, or several\n"

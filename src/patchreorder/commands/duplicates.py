@@ -6,10 +6,11 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
 from rich.table import Table
 from rich.text import Text
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from patchreorder.untrusted import clean
 
@@ -20,7 +21,7 @@ SHOWN = 40  # similar pairs in a terminal
 
 
 def duplicates(
-    index: Positional[Path],
+    index: Annotated[Path, Positional, arg(metavar="INDEX")],
     *,
     html: File | None = None,
     csv: bool = False,

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 
-def export(classifier: Annotated[Path, Positional], out: Annotated[Path, Positional]) -> None:
+def export(
+    classifier: Annotated[Path, Positional, arg(metavar="CLASSIFIER")],
+    out: Annotated[Path, Positional, arg(metavar="OUT")],
+) -> None:
     """Write a classifier that `patchreorder fit` made as an ONNX file, from pixels to probabilities.
 
     Its input `pixels` are bytes (batch, 3, size, size) of cropped photographs; its outputs are `probabilities` and

@@ -112,7 +112,8 @@ def _value(hint: Any, name: str) -> str:
     """What stands for the value of an option: FOLDER, N, a|b, nothing for a switch."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return next((mark.name for mark in parts[1:] if isinstance(mark, Shown)), "") or _value(parts[0], name)
+        shown = [mark.name if isinstance(mark, Shown) else getattr(mark, "metavar", None) for mark in parts[1:]]
+        return next(filter(None, shown), "") or _value(parts[0], name)
     if origin in (Union, UnionType):
         return next(_value(part, name) for part in parts if part is not type(None))
     if origin in (tuple, list):

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from patchreorder.search import DEFAULT_MODEL
 from patchreorder.untrusted import clean
@@ -19,7 +19,7 @@ SHOWN = 5  # files to list by name
 
 
 def index(
-    folders: Annotated[list[Path], Positional, Shown("FOLDER ...")],
+    folders: Annotated[list[Path], Positional, arg(metavar="FOLDER ...")],
     *,
     out: Folder,
     store: Annotated[str | None, Shown("ADDRESS")] = None,
@@ -55,6 +55,8 @@ def index(
     from patchreorder.search.parts import Part, describe_part
     from patchreorder.search.update import update
 
+    if not folders:
+        raise ValueError("name a folder of images, or several")
     chosen = Part.parse(part) if part else None
     keep_freed_memory()
     workers = (os.cpu_count() or 1) if workers is None else workers

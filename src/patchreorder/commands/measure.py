@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from patchreorder.laboratory.provenance import provenance
 from patchreorder.measuring.measurement import Measurement, UnstableImage
@@ -27,7 +27,7 @@ SHOWN = 5  # unstable images, and unreadable files that are listed by name
 
 
 def measure(
-    model: Positional[str],
+    model: Annotated[str, Positional, arg(metavar="MODEL")],
     *,
     images: Annotated[str, Shown("FOLDER|DATASET")],
     compare: Annotated[str | None, Shown("MODEL")] = None,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
+from patchreorder.untrusted import clean_lines
+
 from .console import open_console
 from .values import Advanced, File, Folder
-
-from patchreorder.untrusted import clean_lines
 
 
 def play(

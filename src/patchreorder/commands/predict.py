@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 from rich.text import Text
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from patchreorder.untrusted import clean
 
 from .console import open_console
 from .run import use_cores
-from .values import Advanced, Shown
+from .values import Advanced
 
 if TYPE_CHECKING:
     from patchreorder.classifier.classifier import Prediction
 
 
 def predict(
-    classifier: Annotated[Path, Positional],
-    paths: Annotated[tuple[str, ...], Positional, Shown("IMAGE ...")],
+    classifier: Annotated[Path, Positional, arg(metavar="CLASSIFIER")],
+    paths: Annotated[tuple[str, ...], Positional, arg(metavar="IMAGE ...")],
     *,
     csv: bool = False,
     json: bool = False,

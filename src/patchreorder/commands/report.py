@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from patchreorder.report import figures, page, terminal
 from patchreorder.report.folder import load
@@ -14,7 +15,13 @@ from .console import open_console
 from .values import File
 
 
-def report(folder: Positional[Path], *, out: File | None = None, markdown: bool = False, quiet: bool = False) -> None:
+def report(
+    folder: Annotated[Path, Positional, arg(metavar="FOLDER")],
+    *,
+    out: File | None = None,
+    markdown: bool = False,
+    quiet: bool = False,
+) -> None:
     """Print the tables of a folder of results and write them, with curves and mistakes, as one HTML page.
 
     Examples:

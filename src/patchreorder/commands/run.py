@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from patchreorder import recipes
 from patchreorder.report import figures
@@ -19,7 +19,7 @@ from .values import Advanced, File, Folder, Shown
 
 
 def run(
-    recipe: Annotated[str, Positional],
+    recipe: Annotated[str, Positional, arg(metavar="RECIPE")],
     *,
     setting: str = "short",
     rows: tuple[str, ...] = (),
@@ -43,7 +43,7 @@ def run(
     processes train one cell together. `patchreorder run RECIPE --help` explains a recipe's settings, rows and columns.
 
     Examples:
-        patchreorder run table1 --setting demo
+        patchreorder run few --setting demo
         patchreorder run table2_grocery --data GroceryStoreDataset --rows cnn pr_cnn_fine --columns R T
 
     Args:

@@ -20,8 +20,8 @@ COMPARED = 4  # hits that are compared with the query
 
 
 def search(
-    index: Positional[Path],
-    image: Positional[Path],
+    index: Annotated[Path, Positional, arg(metavar="INDEX")],
+    image: Annotated[Path, Positional, arg(metavar="IMAGE")],
     *,
     k: Annotated[int, arg(aliases=["-k"])] = 4,
     html: File | None = None,

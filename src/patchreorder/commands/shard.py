@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from .console import open_console
 from .values import Advanced
 
 
 def shard(
-    folder: Positional[Path],
-    out: Positional[Path],
+    folder: Annotated[Path, Positional, arg(metavar="FOLDER")],
+    out: Annotated[Path, Positional, arg(metavar="OUT")],
     *,
     skip_unreadable: bool = False,
     size: int = 1000,

@@ -33,13 +33,15 @@ NAMES = {
 
 # The same in the recipes themselves; here so that help lists them.
 SETTINGS = {
-    "table1": ("short", "generated", "paper", "demo", "smoke"),
+    "table1": ("short", "generated", "paper", "shipped", "smoke"),
+    "few": ("generated", "drawn", "demo", "smoke"),
     "ablations": ("short", "smoke"),
     "family": ("short", "smoke"),
     "upright": ("short", "smoke"),
     "table2": ("paper", "smoke"),
     "table2_grocery": ("short", "wide", "smoke"),
     "table2_cifar10": ("short", "smoke"),
+    "classifiers": ("grocery", "coins", "waste", "aerial", "smoke"),
     "table3": ("short", "draws", "trained", "wide", "paper", "smoke"),
     "fig_propagation": ("short", "trained", "cifar10", "grocery", "smoke"),
     "fig_redundancy": ("short", "wide", "cifar10", "mnist_r", "mnist_t", "chance", "smoke"),

@@ -14,11 +14,11 @@ import pytest
 from patchreorder.files import digest, locked, open_whole, try_lock, write_whole
 
 
-def run_python(code: str, folder: Path) -> "subprocess.Popen[bytes]":
+def run_python(code: str, folder: Path, **options) -> "subprocess.Popen[bytes]":
     """Start a process that runs the code; `folder` is its variable."""
     opening = "import os, sys, time\nfrom pathlib import Path\nfrom patchreorder.files import try_lock, write_whole\n"
     command = [sys.executable, "-c", f"{opening}folder = Path(sys.argv[1])\n{code}", str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, **options)
 
 
 def test_write_whole_replaces_a_file_and_obeys_the_umask(tmp_path):
@@ -46,6 +46,17 @@ def test_a_failed_write_keeps_the_old_file_and_names_it(tmp_path, monkeypatch, s
         write_whole(file, b"new")
     assert caught.value.filename == str(file)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_an_error_names_the_file_and_not_its_temporary_one(tmp_path):
+    file = tmp_path / ("x" * 250)  # a name that is long enough that its temporary one cannot be
+    with pytest.raises(OSError, match="too long") as caught:
+        write_whole(file, b"new")
+    assert caught.value.filename == str(file)
+    file.write_bytes(b"old")
+    with pytest.raises(OSError, match="too long"):
+        write_whole(file, b"new")
+    assert file.read_bytes() == b"old"
 
 
 def test_open_whole_replaces_the_file_at_the_end_of_the_block(tmp_path):
@@ -83,6 +94,69 @@ def test_a_process_killed_while_writing_keeps_the_old_file(tmp_path):
     assert process.returncode == -signal.SIGKILL
     assert file.read_bytes() == b"old"
     assert list(tmp_path.glob("*.json")) == [file]
+
+
+def left_by_a_killed_process(folder: Path) -> Path:
+    code = "os.replace = lambda *args: os.kill(os.getpid(), 9); write_whole(folder / 'file', b'x' * 99)"
+    run_python(code, folder).communicate(timeout=60)
+    (left,) = [path for path in folder.iterdir() if path.name.startswith(".file.")]
+    return left
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path):
+    pytest.importorskip("fcntl")
+    left = left_by_a_killed_process(tmp_path)
+    assert left.stat().st_size == 99
+    others = [tmp_path / name for name in (".file.0123456", ".file.01234567.x", "xfile.01234567", ".other.01234567")]
+    for other in others:
+        other.touch()
+    (tmp_path / ".file.00000000").mkdir()
+    (tmp_path / ".file.00000001").symlink_to(others[0])
+    os.mkfifo(tmp_path / ".file.00000002")
+    before = set(tmp_path.iterdir())
+    write_whole(tmp_path / "file", b"new")
+    assert set(tmp_path.iterdir()) == before - {left} | {tmp_path / "file"}
+
+
+WRITE_SLOWLY = """
+from patchreorder.files import open_whole
+with open_whole(folder / "file") as file:
+    file.write(b"slow")
+    print("begun", flush=True)
+    sys.stdin.readline()
+print("done")
+"""
+
+
+def test_a_file_that_a_process_is_writing_is_not_removed(tmp_path):
+    command = run_python(WRITE_SLOWLY, tmp_path, stdin=subprocess.PIPE)
+    assert command.stdout.readline() == b"begun\n"
+    write_whole(tmp_path / "file", b"quick")
+    assert (tmp_path / "file").read_bytes() == b"quick"
+    assert command.communicate(b"\n", timeout=60)[0] == b"done\n"
+    assert (tmp_path / "file").read_bytes() == b"slow"
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(handle, how):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    left = left_by_a_killed_process(tmp_path)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    write_whole(tmp_path / "file", b"new")
+    assert set(tmp_path.iterdir()) == {left, tmp_path / "file"}
+
+
+def test_many_writers_of_one_file_never_take_each_other_s_for_abandoned(tmp_path):
+    code = "for number in range(200): write_whole(folder / 'file', b'x' * number)"
+    processes = [run_python(code, tmp_path) for _ in range(3)]
+    for process in processes:
+        process.communicate(timeout=120)
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

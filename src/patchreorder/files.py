@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -20,22 +21,69 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def open_whole(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file for writing and reading; at the end of the block it replaces `path` atomically."""
+    """Open a temporary file for writing and reading; at the end of the block it replaces `path` atomically.
+
+    A process that is killed leaves its temporary file; the next one that writes `path` removes it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    _remove_abandoned(path)
+    temporary = path
     try:
-        with open(temporary, "x+b") as file:
+        temporary, file = _create_temporary(path)
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+            if os.name != "nt":
+                os.replace(temporary, path)  # while it is locked
+        if os.name == "nt":  # which cannot rename an open file
+            os.replace(temporary, path)
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        if temporary != path:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     sync_folder(path.parent)
+
+
+def _create_temporary(path: Path) -> tuple[Path, IO[bytes]]:
+    """A new file beside `path`, locked until it is closed, so that nobody takes it for abandoned."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+        file = open(temporary, "x+b")  # noqa: SIM115
+        _flock(file.fileno(), wait=True)
+        with contextlib.suppress(FileNotFoundError):  # removed before it was locked: again
+            os.stat(temporary)
+            return temporary, file
+        file.close()
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove temporary files of `path` that no process holds; all stay where there are no locks."""
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        found = [entry.path for entry in entries if ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]
+        for name in found:
+            with contextlib.suppress(OSError):  # it has just got its final name, or is not ours to read
+                handle = os.open(name, os.O_RDONLY)
+                try:
+                    if _flock(handle, wait=False):
+                        os.unlink(name)
+                finally:
+                    os.close(handle)
+
+
+def _flock(handle: int, *, wait: bool) -> bool:
+    """Lock an open file until it is closed; False if another process holds the lock or there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except (ImportError, OSError):  # Windows, some network file systems
+        return False
+    return True
 
 
 def sync_folder(folder: Path) -> None:

@@ -13,6 +13,16 @@ from patchreorder.report.folder import load
 from tests.report_rows import facts, seeds, write
 
 
+def test_names_of_any_length_stop_nothing(tmp_path, capsys):
+    rows = [*seeds("cnn", [1], setting="x" * 900), *seeds("cnn", [2]), *seeds("pr_cnn", [3], setting="x" * 900)]
+    folder = write(tmp_path / "rows", rows, facts())
+    line = (folder / "table1.jsonl").read_text().splitlines()[0]
+    with open(folder / "table1.jsonl", "a") as file:
+        file.write(line.replace("x" * 900, "x" * 100_000) + "\n")
+    report(folder)
+    assert "damaged lines left out: 1 (line 4)" in capsys.readouterr().out
+
+
 def test_the_page_is_the_same_anywhere_and_made_without_torch(tmp_path):
     curves = {"training loss": [[1, 0.5], [2, 0.25]]}
     folder = write(tmp_path / "rows", seeds("cnn", [1], [2], curves=curves) + seeds("pr_cnn", [3]), facts())

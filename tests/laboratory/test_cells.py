@@ -169,3 +169,8 @@ def test_a_changed_plan_names_its_setting(tmp_path):
     (job,) = asked(MADE_UP, tmp_path, rows=["b"], columns=["R"], change={"lr": 0.1, "batch": 2})
     assert job.cell.setting == "short,batch=2,lr=0.1"
     assert job.plan.training == Training(epochs=1, lr=0.1, batch=2)
+
+
+def test_a_change_that_no_row_could_name_is_refused_before_the_training(tmp_path):
+    with pytest.raises(ValueError, match=r"change \(short,lr=9+\.\.\.\) has \d+ characters: 1000 are the most"):
+        asked(MADE_UP, tmp_path, rows=["b"], columns=["R"], change={"lr": int("9" * 1000)})

@@ -366,3 +366,11 @@ def test_the_name_of_a_cells_files_leads_nowhere_else():
     cell = Cell("table1", "../../cnn", "R\\", "short,scales={'a/b': 1}", "test", 0, "0123abcd")
     assert cell.folder == ".._.._cnn.R_.short,scales=__a_b__ 1_.test.0.0123abcd".replace(" ", "_")
     assert Path(cell.folder).name == cell.folder
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{SNOWMAN}", "\u00e9"])
+def test_the_name_of_a_cells_files_is_never_too_long(tmp_path, letter):
+    cells = [Cell("table1", "cnn", "R", f"short,{letter * count}", "test", 0, "0123abcd") for count in (400, 401)]
+    for cell in cells:
+        (tmp_path / f"{cell.folder}.maps.png").touch()
+    assert cells[0].folder != cells[1].folder

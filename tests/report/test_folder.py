@@ -54,8 +54,10 @@ def test_damaged_lines_are_reported_in_every_output(tmp_path, shown):
         {"curves": [1]},
         {"row": 3},
         {"steps": True},
+        {"setting": "x" * 100_000},
+        {"machine": "x" * 100_000},
     ],
-    ids=str,
+    ids=lambda change: str(change)[:40],
 )
 def test_rows_of_the_wrong_kind_are_left_out(tmp_path, change):
     folder = write(tmp_path, seeds("cnn", [1]), facts())

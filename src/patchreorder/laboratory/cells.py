@@ -13,7 +13,7 @@ from patchreorder.engine.progress import Screen
 from patchreorder.files import digest
 
 from .recipe import Column, Plan, Recipe, Row
-from .rows import Cell
+from .rows import LONGEST_TEXT, Cell
 from .task import Task
 
 
@@ -97,6 +97,8 @@ def jobs(
             raise ValueError(f"seed ({seed}) must be 0 or more")
     chosen, change = recipe.settings[setting], change or {}
     named = ",".join([setting, *(f"{name}={value}" for name, value in sorted(change.items()))])
+    if len(named) > LONGEST_TEXT:  # before the training, not when its row is refused
+        raise ValueError(f"change ({named[:60]}...) has {len(named)} characters: {LONGEST_TEXT} are the most")
     instead = chosen.instead
     row_of = {row.name: dataclasses.replace(row, model=instead.get(row.model, row.model)) for row in recipe.rows}
     column_of = {

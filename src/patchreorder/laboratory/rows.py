@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from patchreorder.files import locked, sync_folder
+from patchreorder.files import digest, locked, sync_folder
 from patchreorder.untrusted import is_count, is_number
+
+LONGEST_NAME = 200  # bytes; file systems have 255, with endings
+LONGEST_TEXT = 1000  # characters of a field
 
 
 class Cell(NamedTuple):
@@ -33,9 +36,11 @@ class Cell(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """A name for files about this cell; what a --change names may not lead to another folder."""
+        """A name for files about this cell; what a --change names may not lead to another folder, nor be too long."""
         name = f"{self.row}.{self.column}.{self.setting}.{self.split}.{self.seed}.{self.settings}"
-        return re.sub(r"[^\w.,=+-]", "_", name)
+        name = re.sub(r"[^\w.,=+-]", "_", name)
+        short = name.encode()[:LONGEST_NAME].decode(errors="ignore")
+        return name if short == name else f"{short}.{digest(self)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +136,10 @@ def read(path: Path) -> Rows:
 
 
 def _is_sound(result: Result) -> bool:
-    """Whether every field is of its kind: a row that anybody may have written must not fail its readers later."""
+    """Whether every field is of its kind and size: a row that anybody may have written must not fail its readers."""
     texts = ("recipe", "row", "column", "setting", "split", "settings", "metric", "commit", "machine", "finished")
     return (
-        all(isinstance(getattr(result, name), str) for name in texts)
+        all(isinstance(text := getattr(result, name), str) and len(text) <= LONGEST_TEXT for name in texts)
         and all(is_count(getattr(result, name)) for name in ("seed", "n", "steps", "parameters"))
         and result.n > 0
         and all(is_number(getattr(result, name)) for name in ("value", "seconds", "cpu_seconds"))

@@ -57,7 +57,9 @@ def address(app):
     import uvicorn
 
     listening = server_module.listen("127.0.0.1", 0)
-    running = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", lifespan="off"))
+    configuration = server_module.configuration(app)
+    configuration.lifespan = "off"  # the application is used by other tests too
+    running = uvicorn.Server(configuration)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -1,6 +1,7 @@
 """Worker threads: a full queue, a time limit, a client that disconnects."""
 
 import asyncio
+import gc
 import threading
 import time
 
@@ -29,6 +30,18 @@ def test_a_full_queue_is_an_error_at_once():
         pool.close()
 
     asyncio.run(several())
+
+
+def test_a_refused_request_leaves_no_coroutine_behind(recwarn):
+    async def refuse():
+        pool = Pool(workers=1, waiting=-1, seconds=5)
+        with pytest.raises(RequestError, match="busy"):
+            await run(pool, lambda check: None)
+        pool.close()
+
+    asyncio.run(refuse())
+    gc.collect()
+    assert not recwarn.list  # "coroutine was never awaited"
 
 
 class Slow:

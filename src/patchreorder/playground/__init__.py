@@ -4,7 +4,7 @@
 |---|---|
 | `page/` | the page: HTML, CSS and JavaScript modules, no build step |
 | `app` | the web application: the page's files and the routes below `/api` |
-| `limits` | which requests are answered, and how large and slow they may be |
+| `limits`, `connections` | which requests are answered, and how large and slow they and their connections may be |
 | `requests` | the JSON of a request, parsed and checked |
 | `digits`, `networks`, `photographs`, `layer_view` | what the routes compute |
 | `pool`, `cache` | worker threads with a bounded queue; the most recent results |

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from .requests import RequestError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_UPLOAD, MAX_BODY = 10_000_000, 64_000  # bytes
 SECONDS = 20.0  # for a body to arrive
+HOST = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")  # and a port; anything else is no host
 NO_STORE = {"cache-control": "no-store"}
 HEADERS = {
     "content-security-policy": (
@@ -90,10 +91,11 @@ class LimitedApp:
             raise RequestError(405, f"method {method[:20]} is not supported")
 
     def _is_accepted(self, host: str) -> bool:
-        if set(host) & set("@/?#\\"):  # a host and a port have none of these; urlsplit would read past them
+        found = HOST.fullmatch(host.lower())
+        if not found:
             return False
+        name = found[1].strip("[]")
         try:
-            name = urlsplit(f"//{host}").hostname or ""
             return name in self._hosts or (self._any_address and ipaddress.ip_address(name) is not None)
         except ValueError:  # neither a name nor an address
             return False

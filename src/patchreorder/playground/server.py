@@ -8,9 +8,12 @@ import socket
 import sys
 import threading
 import webbrowser
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    import uvicorn
 
 
 def is_loopback(host: str) -> bool:
@@ -55,13 +58,15 @@ def open_browser(address: str) -> None:
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
 
-def serve(app: Any, listening: socket.socket) -> None:
-    """Answer requests until Ctrl-C."""
+def configuration(app: Any) -> uvicorn.Config:
+    """The configuration of the web server."""
     import uvicorn
 
-    torch.set_num_threads(1)  # requests run side by side, each on one core
-    config = uvicorn.Config(
+    from .connections import LimitedConnection
+
+    return uvicorn.Config(
         app,
+        http=LimitedConnection,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -71,7 +76,14 @@ def serve(app: Any, listening: socket.socket) -> None:
         timeout_graceful_shutdown=3,
         h11_max_incomplete_event_size=32_768,
     )
+
+
+def serve(app: Any, listening: socket.socket) -> None:
+    """Answer requests until Ctrl-C."""
+    import uvicorn
+
+    torch.set_num_threads(1)  # requests run side by side, each on one core
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(configuration(app)).run(sockets=[listening])
     finally:
         listening.close()

@@ -226,7 +226,8 @@ class ClassifierTask(Task):
                 else test_poses(len(part))
             )
             count = job.screen.count(f"{job.row.title}: {len(part)} {name} photographs", len(part))
-            folder = job.out / "features" / digest([*key[:2], [list(block) for block in blocks], seed])
+            known = [*key[:2], [list(block) for block in blocks], own[-1], part.names]  # no set removes another's
+            folder = job.out / "features" / digest(known)
             workers = job.resources.workers
             found = compute(backbone, part, shown, folder=folder, workers=workers, report=count, blocks=blocks)
             self.parts[own] = Part(part, found)

@@ -49,7 +49,8 @@ def test_class_folders(module, class_folders, capsys):
 def test_no_labels(module, class_folders):
     document = run(f"{module}:grey", "--images", "images", "--size", "32", "--no-labels", "--transforms", "rotate")
     assert not document["labelled"]
-    assert {row["measure"] for row in document["rows"]} == {"agreement", "consistency", "invariance", "similarity"}
+    kinds = {"agreement", "commonest answer", "consistency", "invariance", "similarity", "different"}
+    assert {row["measure"] for row in document["rows"]} == kinds
     assert list(document["transforms"]) == ["rotate"]
     page = Path("out/measure.html").read_text()
     assert "without labels" in page
@@ -61,11 +62,31 @@ def test_compare(digits, capsys):
     document = run("pr_cnn", "--images", "mnist", "--compare", "cnn", "--axes", "x", "--measures", "similarity,order")
     assert [model["name"] for model in document["models"]] == ["pr_cnn", "cnn"]
     assert [pair["where"] for pair in document["pairs"]] == ["as it is", "rotate", "translate"]
-    assert {row["measure"] for row in document["rows"]} == {"error", "agreement", "consistency", "similarity", "order"}
+    kinds = {"error", "agreement", "commonest answer", "consistency", "similarity", "different", "order"}
+    assert {row["measure"] for row in document["rows"]} == kinds
     page = Path("out/measure.html").read_text()
     for text in ("Both networks, image by image", "before reorder", "Order of the patches", "Least stable images"):
         assert text in page
     assert "pr_cnn" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_standard_output_holds_the_numbers_alone(digits, capsys, form):
+    written = run("cnn", "--images", "mnist", "--transforms", "rotate", "--measures", "similarity", f"--{form}")
+    out, messages = capsys.readouterr()
+    if form == "json":
+        assert json.loads(out) == written
+    else:
+        assert len(out.splitlines()) == 1 + len(written["rows"])
+    assert "Next: open the page" in messages
+
+
+def test_one_answer_to_all_images_is_said_first(module, class_folders, capsys):
+    document = run(f"{module}:grey", "--images", "images", "--size", "32", "--no-labels")
+    answers = next(row for row in document["rows"] if row["measure"] == "commonest answer")
+    assert (answers["value"] == 100) == any("gives one answer to 100.0 %" in text for text in document["summary"])
+    assert document["summary"][0].startswith("Only ")
+    assert capsys.readouterr().out.startswith("Only ")
 
 
 def test_the_order_alone(digits, capsys):

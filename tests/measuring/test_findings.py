@@ -21,7 +21,8 @@ def test_measurements_are_plain_numbers():
     for one in found:
         one["indices"] = list(one["indices"])
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    kinds = {"error", "agreement", "consistency", "invariance", "similarity", "order"}
+    kinds = {"error", "agreement", "consistency", "invariance", "similarity", "different", "order"}
+    kinds |= {"commonest answer"}
     assert {one["measure"] for one in found} == kinds
     error = next(one for one in found if one["measure"] == "error")
     assert (error["model"], error["pose"], error["n"]) == ("own", "as it is", 20)

@@ -1,22 +1,24 @@
 """The summary of `patchreorder measure`, the comparison of two networks, and what is printed and written."""
 
 import io
-import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from patchreorder.measuring.measurement import Measurement
 from patchreorder.report import measured
 from tests.report.measured_document import document
 
 
 def test_the_summary_says_what_is_lost_and_where():
     assert measured.summary(document()) == [
+        "Only 10 images: differences of several points are chance.",
         "one is wrong about 10.0 % of 10 images as they are.",
         "one loses 40.0 points when shifted by 20 %; most of the change in its features appears after layer "
         "features.10 (cosine 0.80 in features.3, 0.30 there).",
     ]
-    assert measured.summary(document(labelled=False)) == [
+    assert measured.summary(document(labelled=False))[1:] == [
         "one changes its prediction for 50.0 % of the images when shifted by 20 %; most of the change in its features "
         "appears after layer features.10 (cosine 0.80 in features.3, 0.30 there)."
     ]
@@ -28,29 +30,7 @@ def test_two_networks_are_compared_image_by_image():
     # The first is wrong twice about images 1 to 4, the second once about images 1 to 9.
     assert (shifted.test.only_a, shifted.test.only_b) == (4, 5)
     assert shifted.first == pytest.approx((10 + 50 + 50) / 3)
-    assert len(measured.summary(document(second=True))) == 6
-
-
-def test_the_json_file_has_a_row_for_every_measurement(tmp_path):
-    found = document(second=True)
-    measured.write(found, tmp_path / "measure.json")
-    values = json.loads((tmp_path / "measure.json").read_text())
-    assert len(values["rows"]) == len(found.measurements)
-    assert values["rows"][0] == {
-        "model": "one",
-        "measure": "error",
-        "value": 10.0,
-        "layer": "",
-        "transform": "",
-        "pose": "as it is",
-        "low": None,
-        "high": None,
-        "n": 10,
-        "indices": [0],
-    }
-    assert values["summary"] == measured.summary(found)
-    assert values["pairs"][1]["test"]["only_b"] == 5
-    assert "unstable" not in values
+    assert len(measured.summary(document(second=True))) == 7
 
 
 def test_tables_on_the_terminal():
@@ -61,3 +41,29 @@ def test_tables_on_the_terminal():
     (shifted,) = (line for line in lines if "shifted by 20 %" in line and "50.0" in line and "when" not in line)
     assert shifted.count("50.0") == 1
     assert sum("features.10" in line and "0.30" in line and "cosine" not in line for line in lines) == 2
+
+
+def collapsed(share: float, different: float, labels: list[int]) -> measured.Document:
+    found = document()
+    more = [
+        Measurement(model="one", measure="commonest answer", value=share, pose="as it is", n=200),
+        Measurement(model="one", measure="different", value=different, layer="features.10", n=200),
+    ]
+    return replace(found, n=200, measurements=[*found.measurements, *more], labels=labels)
+
+
+def test_a_network_that_tells_nothing_apart_is_said_first():
+    mixed = [index % 4 for index in range(200)]
+    first, second, *_ = measured.summary(collapsed(97.0, 1.0, mixed))
+    assert first.startswith("one gives one answer to 97.0 % of the images")
+    assert second.startswith("one has the same features for all images in features.10")
+    assert measured.warnings(collapsed(50.0, 0.3, mixed)) == []
+    assert measured.warnings(collapsed(97.0, 0.3, [0] * 190 + [1] * 10)) == []  # so are the labels
+
+
+def test_layers_are_compared_with_different_images():
+    found = {one.title: one.values["one"] for one in measured.layer_measures(collapsed(50.0, 0.65, []))}
+    assert found["cosine, different images"] == {"features.10": 0.65}
+    assert found["pose / identity, shifted by 20 %"] == {"features.10": 2.0}  # (1 - 0.3) / (1 - 0.65)
+    found = {one.title: one.values["one"] for one in measured.layer_measures(collapsed(50.0, 1.0, []))}
+    assert found["pose / identity, shifted by 20 %"] == {"features.10": 1.0}

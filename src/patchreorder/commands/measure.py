@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+from rich.console import Console
 from tyro.conf import Positional, arg
 
 from patchreorder.laboratory.provenance import provenance
 from patchreorder.measuring.measurement import Measurement, UnstableImage
-from patchreorder.report import measured, measured_page, page
+from patchreorder.report import measured, measured_files, measured_page, page
 from patchreorder.untrusted import clean
 
 from .console import open_console
@@ -33,6 +34,8 @@ def measure(
     compare: Annotated[str | None, Shown("MODEL")] = None,
     count: int = COUNT,
     out: Folder = Path("runs/measure"),
+    json: bool = False,
+    csv: bool = False,
     layer: str | None = None,
     place: str | None = None,
     weights: File | None = None,
@@ -82,6 +85,8 @@ def measure(
         compare_place: the same for the other network.
         labels: class folders are labels; --no-labels ignores them.
         strict: fail if an image cannot be read, instead of leaving it out.
+        json: print the numbers as JSON and nothing else on standard output.
+        csv: print them as CSV: model,measure,layer,transform,pose,value,low,high,n.
         size: pixels a side of the images of a folder, if the network does not say; 224 by default.
         data: folder with the data set's files; by default they are downloaded once and cached.
         out: folder for measure.json and measure.html.
@@ -89,7 +94,9 @@ def measure(
         threads: for computation; all cores by default.
         workers: for decoding images; as many as cores by default.
     """
-    console = open_console()
+    if json and csv:
+        raise ValueError("json and csv: choose one of them")
+    console = Console(highlight=False, stderr=True) if json or csv else open_console()
     page.need_packages()
     kinds, along = _listed("transforms", transforms, TRANSFORMS), _listed("axes", axes, AXES)
     wanted = MEASURES if measures is None else _listed("measures", measures, MEASURES)
@@ -184,16 +191,21 @@ def measure(
         transforms=scores.transforms,
         measurements=measurements,
         unstable=unstable,
+        labels=[] if scores.labels is None else scores.labels.tolist(),
         bad=list(found.bad),
         seed=seed,
         command=shlex.join(["patchreorder", *sys.argv[1:]]),
         origin=provenance(),
     )
-    measured.write(document, out / "measure.json")
+    measured_files.write(document, out / "measure.json")
     measured_page.write(document, out / "measure.html")
-    measured.show(document, console)
+    if json or csv:
+        sys.stdout.write(measured_files.as_json(document) if json else measured_files.as_csv(document))
+    else:
+        measured.show(document, console)
     screen.say(f"\nNumbers: {clean(str(out / 'measure.json'))}. Page: {clean(str(out / 'measure.html'))}.")
-    screen.say("Next: open the page in a browser; `--compare OTHER` compares this network with another one.")
+    other = "" if compare else "; `--compare OTHER` compares this network with another one"
+    screen.say(f"Next: open the page in a browser{other}.")
 
 
 def _listed(name: str, text: str, known: tuple[str, ...]) -> list[str]:

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from patchreorder.data.poses import AS_IT_IS, Pose
-from patchreorder.metrics.rate import Rate
+from patchreorder.metrics.rate import Rate, rate
 
 from .image_set import ImageSet, posed_batches
 from .measure import NetworkScores
@@ -38,14 +38,19 @@ def measurements(scores: NetworkScores, model: str) -> Iterator[Measurement]:
             yield made("error", scores.error(pose), pose=pose, indices=_indices(wrong))
         changed = scores.predictions_in(pose) != scores.predictions_in(AS_IT_IS)
         yield made("agreement", scores.agreement(pose), pose=pose, indices=_indices(changed))
+    answers = scores.predictions_in(AS_IT_IS).bincount()
+    details: dict[str, Any] = {"class": int(answers.argmax()), "distinct": int((answers > 0).sum())}
+    yield made("commonest answer", rate(int(answers.max()), scores.images), pose=AS_IT_IS, details=details)
     for transform, poses in scores.transforms.items():
         if len(poses) > 1:
             yield made("consistency", scores.consistency(transform), transform=transform)
     for layer, own in scores.layers.items():
         for transform, score in own.invariance.items():
-            details: dict[str, Any] = {name: getattr(score, name) for name in ("ceiling", "unselective", "silent")}
+            details = {name: getattr(score, name) for name in ("ceiling", "unselective", "silent")}
             n = len(score.scores)
             yield made("invariance", score.score, layer=layer, transform=transform, n=n, details=details)
+        if own.different is not None:
+            yield made("different", own.different.mean, layer=layer, n=own.different.n)
         for pose, similarity in own.similarity.items():
             details = {"spread": _finite(similarity.spread), "undefined": similarity.undefined}
             yield made("similarity", similarity.mean, layer=layer, pose=pose, n=similarity.n, details=details)

@@ -22,7 +22,7 @@ from patchreorder.metrics.consistency import consistency
 from patchreorder.metrics.invariance import FiringThresholds, Invariance, LocalFiring
 from patchreorder.metrics.order import OrderStability, Stability
 from patchreorder.metrics.rate import Rate, rate
-from patchreorder.metrics.similarity import Features, FeatureSimilarity, Similarity
+from patchreorder.metrics.similarity import DifferentImages, Features, FeatureSimilarity, Similarity
 
 from .activations import Activations, Recorder, record_activations
 from .image_set import posed_batches
@@ -43,6 +43,7 @@ class LayerScores:
 
     invariance: dict[str, Invariance]  # by transform; empty for the input image, or if not requested
     similarity: dict[str, Similarity]  # between the features of the unposed image and of each other pose
+    different: DifferentImages | None = None  # cosine between the features of different images; None if not requested
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +231,7 @@ class _Scores:
         self.layers = [IMAGE, *recorder.layers]
         self.invariance = {layer: {by: LocalFiring(own) for by in transforms} for layer, own in found.items()}
         self.similarity = {layer: {pose: FeatureSimilarity() for pose in others if similarity} for layer in self.layers}
+        self.different = {layer: DifferentImages() for layer in self.layers if similarity}
         self.order = {
             layer: {pose: OrderStability(module) for pose in small}
             for layer, module in recorder.reorders.items()
@@ -251,6 +253,9 @@ class _Scores:
             (run, {layer: Features.of(unposed[layer][run]) for layer, own in self.similarity.items() if own})
             for run in _sampled(part, len(self.labels))
         ]
+        for _, features in self.features:
+            for layer, own in features.items():
+                self.different[layer].update(own)
         self.reorder_inputs = activations.reorder_inputs
 
     def update(self, pose: str, copies: Tensor, activations: Activations) -> None:
@@ -280,7 +285,11 @@ class _Scores:
             predictions=self.predictions,
             labels=None if bool((self.labels < 0).any()) else self.labels,
             layers={
-                layer: LayerScores(_results(self.invariance.get(layer, {})), _results(self.similarity[layer]))
+                layer: LayerScores(
+                    _results(self.invariance.get(layer, {})),
+                    _results(self.similarity[layer]),
+                    self.different.get(layer),
+                )
                 for layer in self.layers
             },
             order_stability={layer: _results(by_pose) for layer, by_pose in self.order.items()},

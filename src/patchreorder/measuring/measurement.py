@@ -12,7 +12,7 @@ class Measurement:
     """One number about a network."""
 
     model: str  # name of the network
-    measure: str  # error, agreement, consistency, invariance, similarity or order
+    measure: str  # error, agreement, commonest answer, consistency, invariance, similarity, different or order
     value: float | None  # None if it is undefined
     layer: str = ""  # where it was measured; "" if it does not depend on it, as for transform and pose
     transform: str = ""

@@ -103,6 +103,38 @@ class FeatureSimilarity:
         return Similarity(self._sum / UNIT / n, math.sqrt(max(0.0, variance)), n, self._undefined)
 
 
+class DifferentImages:
+    """The mean cosine between a layer's features of different images, over all pairs of them.
+
+    It is exact and needs the sum of their directions only. An image whose features are zero or not finite is left out.
+
+    >>> layer = DifferentImages()
+    >>> layer.update(Features.of(torch.tensor([[2.0, 0.0], [0.0, 3.0], [5.0, 0.0]])))
+    >>> layer.mean, layer.n  # of the pairs one is equal, two are at right angles
+    (0.3333333333333333, 3)
+    """
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._sum: Tensor | None = None
+
+    @torch.no_grad()
+    def update(self, features: Features) -> None:
+        """Add the images of a batch."""
+        known = (features.lengths > 0) & features.lengths.isfinite()
+        rows = features.rows if bool(known.all()) else features.rows[known]
+        total = (rows / features.lengths[known, None]).sum(0, dtype=torch.float64).cpu()
+        self._sum = total if self._sum is None else self._sum + total
+        self.n += len(rows)
+
+    @property
+    def mean(self) -> float:
+        """NaN with fewer than two images."""
+        if self._sum is None or self.n < 2:
+            return math.nan
+        return max(-1.0, min(1.0, (float(self._sum @ self._sum) - self.n) / (self.n * (self.n - 1))))
+
+
 def _rows(features: Tensor, *, channels_last: bool) -> Tensor:
     """(b, n), in single precision at least, without a copy where the maps are stored in that order."""
     features = features.detach()

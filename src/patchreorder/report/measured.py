@@ -1,19 +1,16 @@
-"""The result of `patchreorder measure`, for one network or two, as sentences, terminal tables and JSON."""
+"""The result of `patchreorder measure`, for one network or two, as sentences and terminal tables."""
 
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
-from patchreorder.files import write_whole
 from patchreorder.measuring.measurement import Measurement, UnstableImage
 from patchreorder.untrusted import clean
 
@@ -24,6 +21,9 @@ from .terminal import print_sheet
 
 AS_IT_IS = "as it is"
 NOTABLE = 0.5  # points: the summary does not explain smaller losses
+COLLAPSED = 90.0  # percent of the images with one answer, and at least so many points more than have one label
+DEAD = 1e-4  # one minus the cosine of different images: a layer with less has the same features for all
+FEW = 100  # images
 
 
 class MeasuredNetwork(NamedTuple):
@@ -39,7 +39,7 @@ class MeasuredNetwork(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """The result of one run; `write` saves all of it as JSON, except the unstable images."""
+    """The result of one run; `measured_files.write` saves all of it as JSON, except the unstable images."""
 
     images: str
     n: int
@@ -49,6 +49,7 @@ class Document:
     transforms: Mapping[str, Sequence[str]]  # names of their poses
     measurements: Sequence[Measurement]
     unstable: Sequence[UnstableImage] = ()
+    labels: Sequence[int] = ()  # of the images, if they are known
     bad: Sequence[str] = ()  # files that could not be read, and why
     seed: int = 0
     command: str = ""
@@ -167,11 +168,29 @@ class LayerMeasure(NamedTuple):
 def layer_measures(document: Document) -> list[LayerMeasure]:
     """The measures that some layer has: similarity in the farthest poses, and invariance scores."""
     names = [model.name for model in document.models]
-    found = [
-        LayerMeasure(
-            f"cosine, {words}", 1.0, 2, {name: _mean_by_layer(document, name, "similarity", poses) for name in names}
-        )
+    similar = {
+        words: {name: _mean_by_layer(document, name, "similarity", poses) for name in names}
         for words, poses in extremes(document)
+    }
+    different = {name: different_images(document, name) for name in names}
+    found = [LayerMeasure(f"cosine, {words}", 1.0, 2, values) for words, values in similar.items()]
+    found.append(LayerMeasure("cosine, different images", 1.0, 2, different))
+    found += [
+        LayerMeasure(
+            f"pose / identity, {words}",
+            1.0,
+            2,
+            {
+                name: {
+                    layer: pose_ratio(value, different[name][layer])
+                    for layer, value in own.items()
+                    if layer in different[name]
+                }
+                for name, own in values.items()
+            },
+        )
+        for words, values in similar.items()
+        if any(different.values())
     ]
     for transform in document.transforms:
         scores = {name: document.find(name, "invariance", transform=transform) for name in names}
@@ -179,6 +198,46 @@ def layer_measures(document: Document) -> list[LayerMeasure]:
         values = {name: {one.layer: one.value for one in own if one.value is not None} for name, own in scores.items()}
         found.append(LayerMeasure(f"invariance score, {transform}", ceiling, 1, values))
     return [measure for measure in found if any(measure.values.values())]
+
+
+def different_images(document: Document, model: str) -> dict[str, float]:
+    """The mean cosine of the features of different images, by layer."""
+    return {own.layer: own.value for own in document.find(model, "different") if own.value is not None}
+
+
+def pose_ratio(similar: float, different: float) -> float:
+    """How far a pose moves the features, over how far apart different images are; 1 where these cannot be told apart.
+
+    >>> pose_ratio(0.9, 0.5), pose_ratio(1.0, 1.0)
+    (0.2, 1.0)
+    """
+    return round((1 - similar) / (1 - different), 6) if 1 - different > DEAD else 1.0
+
+
+def warnings(document: Document) -> list[str]:
+    """What makes the numbers worthless or uncertain: said before them."""
+    found = []
+    if document.n < FEW:
+        found.append(f"Only {document.n} images: differences of several points are chance.")
+    for model in document.models:
+        commonest = document.find(model.name, "commonest answer")
+        usual = max(Counter(document.labels).values()) / document.n * 100 if document.labels else 0.0
+        if (
+            commonest
+            and document.n > 1
+            and (share := commonest[0].value or 0.0) >= max(COLLAPSED, min(100, usual + 10))
+        ):
+            found.append(
+                f"{model.name} gives one answer to {share:.1f} % of the images: it hardly tells them apart, and that "
+                "its answers stay the same says nothing."
+            )
+        dead = [layer for layer, value in different_images(document, model.name).items() if 1 - value <= DEAD]
+        if dead:
+            shown = f"{', '.join(dead[:3])}{f' and {len(dead) - 3} more' if len(dead) > 3 else ''}"
+            found.append(
+                f"{model.name} has the same features for all images in {shown}: their similarity says nothing."
+            )
+    return found
 
 
 def _mean_by_layer(document: Document, model: str, measure: str, poses: Iterable[str]) -> dict[str, float]:
@@ -210,7 +269,7 @@ def _with_interval(rate: Rate) -> str:
 
 def summary(document: Document) -> list[str]:
     """The result in sentences: one for each network and kind of pose, and one for each test of two networks."""
-    sentences = []
+    sentences = warnings(document)
     for model in document.models:
         unposed = document.rate(model.name, AS_IT_IS).value
         if document.labelled:
@@ -294,27 +353,14 @@ def _compared(document: Document, pair: NetworkPair) -> str:
     return f"{rates} ({counts}, {text.chance(pair.test.p)})."
 
 
-def write(document: Document, file: Path) -> None:
-    """Write the numbers as JSON, whole or not at all."""
-    values = {name: value for name, value in vars(document).items() if name not in ("unstable", "measurements")}
-    values["models"] = [model._asdict() for model in document.models]
-    values["rows"] = [_flat(found) for found in document.measurements]
-    values["pairs"] = [{**pair._asdict(), "test": pair.test._asdict()} for pair in pairs(document)]
-    values["summary"] = summary(document)
-    write_whole(file, (json.dumps(clean(values), indent=1, allow_nan=False) + "\n").encode())
-
-
-def _flat(found: Measurement) -> dict[str, Any]:
-    values = {**vars(found), **found.details}
-    del values["details"]
-    return values
-
-
 def show(document: Document, console: Console) -> None:
-    """Print tables of rates and layers, and the summary."""
+    """Print warnings, tables of rates and layers, and the summary."""
+    first = warnings(document)
+    for sentence in first:
+        console.print(Text(clean(sentence), style="bold"), soft_wrap=True)
     for sheet in (rates_sheet(document), *(_layers(document, model.name) for model in document.models)):
         print_sheet(sheet, [], console)
-    for sentence in summary(document):
+    for sentence in summary(document)[len(first) :]:
         console.print(Text(clean(sentence)), soft_wrap=True)
 
 

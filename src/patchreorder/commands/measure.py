@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from tyro.conf import Positional, arg
 
 from patchreorder.laboratory.provenance import provenance
@@ -96,7 +95,7 @@ def measure(
     """
     if json and csv:
         raise ValueError("json and csv: choose one of them")
-    console = Console(highlight=False, stderr=True) if json or csv else open_console()
+    console = open_console(stderr=json or csv)
     page.need_packages()
     kinds, along = _listed("transforms", transforms, TRANSFORMS), _listed("axes", axes, AXES)
     wanted = MEASURES if measures is None else _listed("measures", measures, MEASURES)

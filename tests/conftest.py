@@ -9,6 +9,20 @@ from PIL import Image
 from patchreorder.operator import native
 from tests.forms import RUNNABLE
 
+SECONDS_OF_SEARCH, SECONDS_OF_BROWSER = 150, 120  # under the limit of all tests, which is in pyproject.toml
+
+
+def pytest_collection_modifyitems(items):
+    """Give tests that search for examples, and those with a browser, a time limit of their own.
+
+    hypothesis has none, and makes a failing example smaller for up to five minutes.
+    """
+    for item in items:
+        if hasattr(getattr(item, "obj", None), "hypothesis"):
+            item.add_marker(pytest.mark.timeout(SECONDS_OF_SEARCH))
+        elif "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(SECONDS_OF_BROWSER))
+
 
 @pytest.fixture(autouse=True)
 def seeded():

@@ -4,8 +4,6 @@ import itertools
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -24,6 +22,7 @@ from patchreorder.engine.state import NotFinite
 from patchreorder.engine.train import Interrupted, train
 from tests.engine.processes import together
 from tests.engine.toy import Killed, NaNFrom, bits, digits, network, outcome
+from tests.processes import environment, run_within, torchrun
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,17 +70,10 @@ def in_doubles(world, folder):
     )
 
 
-def torchrun(size, folder):
+def run_by_torchrun(size, folder):
     script = folder / "worker.py"
     script.write_text(WORKER.format(tests=str(Path(__file__).parents[2]), folder=str(folder)))
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}", str(script)],
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    run_within(torchrun(str(script), size=size), env=environment(GLOO_SOCKET_IFNAME="lo"))
 
 
 @pytest.mark.usefixtures("double_precision")
@@ -89,7 +81,7 @@ def torchrun(size, folder):
 def test_two_processes_equal_one(tmp_path, start):
     alone = tmp_path / "alone"
     in_doubles(World(), alone)
-    torchrun(2, tmp_path) if start == "torchrun" else together(2, in_doubles, tmp_path)
+    run_by_torchrun(2, tmp_path) if start == "torchrun" else together(2, in_doubles, tmp_path)
     assert outcome(tmp_path / "first.c") == outcome(tmp_path / "second.c")
     one, state = checkpoint.read(alone / "first.c")
     two, other = checkpoint.read(tmp_path / "first.c")

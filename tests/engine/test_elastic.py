@@ -1,17 +1,20 @@
 """Training beyond one process, through the real command: a killed worker costs nothing but time."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from patchreorder.data.generated import write_photos
 from patchreorder.engine import checkpoint
+from tests.processes import descendants, environment, running, torchrun
 
 pytestmark = pytest.mark.slow
 CLASSES = 1000
@@ -36,14 +39,17 @@ def shards(folder, tmp_path_factory) -> Path:
     return out
 
 
-def start(data: Path, out: Path, *, restarts: int) -> subprocess.Popen:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += [f"--max-restarts={restarts}", "--monitor-interval=0.2", "-m", "patchreorder", "run", "table2"]
+@contextlib.contextmanager
+def started(data: Path, out: Path, *, restarts: int) -> Iterator[subprocess.Popen]:
+    command = torchrun("-m", "patchreorder", "run", "table2", restarts=restarts)
     command += ["--data", str(data), "--setting", "smoke", "--rows", "pr_cnn", "--columns", "Ori", "R"]
     command += ["--change", *CHANGES, "--save-every", "0", "--accumulate", "2", "--workers", "1", "--threads", "1"]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    with (out.parent / f"{out.name}.log").open("w") as log:
-        return subprocess.Popen([*command, "--out", str(out)], stdout=log, stderr=log, env=environment)
+    variables = environment(GLOO_SOCKET_IFNAME="lo")
+    with (
+        (out.parent / f"{out.name}.log").open("w") as log,
+        running([*command, "--out", str(out)], stdout=log, stderr=log, env=variables) as process,
+    ):
+        yield process
 
 
 def ended(process: subprocess.Popen, out: Path) -> tuple[dict, dict, list[dict]]:
@@ -58,15 +64,10 @@ def ended(process: subprocess.Popen, out: Path) -> tuple[dict, dict, list[dict]]
 
 def worker_of(process: subprocess.Popen, rank: int) -> int:
     """The process that torchrun started with this rank."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                variables = (entry / "environ").read_bytes().split(b"\0")
-            except (OSError, ValueError):
-                continue
-            if parent == process.pid and f"RANK={rank}".encode() in variables:
-                return int(entry.name)
+    for pid in descendants(process.pid):
+        with contextlib.suppress(OSError):
+            if f"RANK={rank}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return pid
     raise AssertionError(f"no process of rank {rank}")
 
 
@@ -85,12 +86,13 @@ def kill_worker(process: subprocess.Popen, out: Path, *, rank: int, step: int) -
 @pytest.mark.parametrize("kind", ["folder", "shards"])
 def test_a_killed_worker_costs_nothing_but_time(kind, request, tmp_path):
     data = request.getfixturevalue(kind)
-    weights, state, rows = ended(start(data, tmp_path / "whole", restarts=0), tmp_path / "whole")
+    with started(data, tmp_path / "whole", restarts=0) as process:
+        weights, state, rows = ended(process, tmp_path / "whole")
     assert (state["step"], state["world"], state["accumulate"], state["resumed"]) == (STEPS, 2, 2, 0)
-    process = start(data, tmp_path / "killed", restarts=2)
-    at = kill_worker(process, tmp_path / "killed", rank=1, step=4)
-    assert at < STEPS - 2
-    again, after, its_rows = ended(process, tmp_path / "killed")
+    with started(data, tmp_path / "killed", restarts=2) as process:
+        at = kill_worker(process, tmp_path / "killed", rank=1, step=4)
+        assert at < STEPS - 2
+        again, after, its_rows = ended(process, tmp_path / "killed")
     assert after["resumed"] == 1
     assert after["curve"] == state["curve"]
     assert {name: value.numpy().tobytes() for name, value in again.items()} == {

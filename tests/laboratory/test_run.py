@@ -20,7 +20,7 @@ from patchreorder.laboratory.cells import Job, jobs
 from patchreorder.laboratory.rows import Cell, Result
 from patchreorder.laboratory.rows import read as read_rows
 from patchreorder.laboratory.run import run
-from tests.processes import environment
+from tests.processes import environment, run_within, torchrun
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -168,16 +168,9 @@ def test_two_processes_share_the_cells(tmp_path):
 @pytest.mark.slow
 def test_processes_of_torchrun_write_one_row(tmp_path):
     options = ["--setting", "smoke", "--rows", "cnn", "--columns", "R", "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*command, "-m", "patchreorder", "run", "table1", *options],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment(GLOO_SOCKET_IFNAME="lo"),
-    )
-    assert done.returncode == 0, done.stderr
+    command = torchrun("-m", "patchreorder", "run", "table1", *options)
+    said = run_within(command, env=environment(GLOO_SOCKET_IFNAME="lo"))
     (row,) = lines(tmp_path)
     assert (row["row"], row["column"], row["details"]["processes"]) == ("cnn", "R", 2)
     assert row["n"] == 20
-    assert done.stdout.count("1 cells measured") == 1
+    assert said.count("1 cells measured") == 1

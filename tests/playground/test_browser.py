@@ -24,7 +24,7 @@ def browser():
         # Chromium would contact servers of its own.
         flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
         expect.set_options(timeout=20_000)  # the machine may be busy
-        opened = playwright.chromium.launch(executable_path=path, args=flags)
+        opened = playwright.chromium.launch(executable_path=path, args=flags, timeout=60_000)
         yield opened
         opened.close()
 

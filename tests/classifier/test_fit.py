@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from patchreorder.classifier import features as features_module
+from patchreorder.classifier import fit as fit_module
 from patchreorder.classifier.choose import Candidate, Scored
 from patchreorder.classifier.classifier import load_classifier
 from patchreorder.classifier.fit import FitOptions, fit, gain, verdict
@@ -272,6 +273,118 @@ def test_many_classes(tmp_path):
     report = fit(tmp_path / "data", tmp_path / "out", FitOptions(copies=1, angles=1)).report
     assert len(report["per_class"]) == 120
     assert report["test"] == 120
+
+    assert report["chosen"]["upright"] is None  # nothing can be left out
+    assert report["chosen"]["name"] == "plain average"
+    json.dumps(report, allow_nan=False)
+
+
+def test_one_photograph_of_each_class(tmp_path):
+    """Nothing can be left out, and nothing is for the test."""
+    data = write_photographs(tmp_path / "data", count=1)
+    for copies in (0, 4):
+        report = fit(data, tmp_path / "out", FitOptions(copies=copies)).report
+        assert (report["test"], report["train"], report["accuracy"]) == (0, 3, {})
+        assert report["verdict"].endswith("nothing was measured.")
+        json.dumps(report, allow_nan=False)
+        answer = load_classifier(tmp_path / "out" / "classifier.safetensors")(data / "red" / "00.png")
+        assert answer.name == "red"
+        assert answer.probability < 0.999
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """Everything that a folder of photographs may hold."""
+    data, random = write_photographs(tmp_path / "data"), np.random.default_rng(1)
+    red, green = data / "red", data / "green"
+    image = Image.fromarray(random.integers(0, 256, (40, 50, 3)).astype(np.uint8))
+    image.convert("L").save(red / "grey.png")
+    image.convert("RGBA").save(red / "clear.png")
+    image.convert("CMYK").save(red / "cmyk.jpg")
+    image.convert("P").save(red / "palette.png")
+    Image.fromarray(random.integers(0, 65536, (40, 40)).astype(np.uint16)).save(red / "16bits.png")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    image.save(green / "turned.jpg", exif=turned)
+    image.save(green / "moving.gif", save_all=True, append_images=[image.rotate(90)])
+    image.resize((4000, 3)).save(green / "strip.png")
+    image.resize((3, 4000)).save(green / "high strip.png")
+    image.resize((1, 1)).save(green / "point.png")
+    image.save(green / "new\nline \x1b[31m.jpg")
+    image.save(red / "cut.jpg")
+    (red / "cut.jpg").write_bytes((red / "cut.jpg").read_bytes()[:-200])
+    (red / "page.jpg").write_text("<html>404</html>")
+    (red / "empty.jpg").write_bytes(b"")
+    with (red / "sparse.jpg").open("wb") as file:
+        file.truncate(40 << 30)
+    for name, target in (("self.jpg", "self.jpg"), ("broken.jpg", "nowhere")):
+        (green / name).symlink_to(target)
+    (data / "loop").symlink_to("loop")
+    (green / "notes.txt").write_text("mine")
+    (green / ".hidden.jpg").write_bytes(b"")
+    os.mkfifo(green / "pipe.jpg")
+    return data
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_odd_files_are_read_or_listed_and_skipped(odd, tmp_path, workers):
+    report = fit(odd, tmp_path / "out", FitOptions(copies=1, angles=1, workers=workers)).report
+    assert {name: reason for name, reason in report["unreadable"].items() if "truncated" not in reason} == {
+        "red/empty.jpg": "cannot be read as an image: it is empty",
+        "red/page.jpg": "cannot be read as an image: it is no JPEG, PNG, GIF, WEBP, BMP, TIFF or PPM file, or its "
+        "header is damaged",
+        "red/sparse.jpg": "has more than 1 GB: it is no image",
+    }
+    assert "truncated" in report["unreadable"]["red/cut.jpg"]
+    assert report["ignored"] == ["green/broken.jpg", "green/notes.txt", "green/pipe.jpg", "green/self.jpg", "loop"]
+    assert report["train"] + report["test"] + len(report["shared"]) == 36 + 11
+
+
+def test_a_file_that_is_deleted_after_the_listing_is_listed_and_skipped(tmp_path, monkeypatch):
+    data, open_backbone = write_photographs(tmp_path / "data"), fit_module.open_backbone
+
+    def opened(*args, **options):
+        (data / "red" / "03.png").unlink()
+        return open_backbone(*args, **options)
+
+    monkeypatch.setattr(fit_module, "open_backbone", opened)
+    report = fit(data, tmp_path / "out", FitOptions(copies=1, angles=1)).report
+    assert list(report["unreadable"]) == ["red/03.png"]
+    assert "No such file" in report["unreadable"]["red/03.png"]
+
+
+def test_a_chunk_without_a_readable_photograph(tmp_path, monkeypatch):
+    data = write_photographs(tmp_path / "data")
+    monkeypatch.setattr(features_module, "CHUNK", 4)
+    for number in range(20):
+        (data / "blue" / f"a{number:02}.jpg").write_bytes(b"no image")
+    for _ in range(2):  # from files, then
+        report = fit(data, tmp_path / "out", FitOptions(copies=1, angles=1)).report
+        assert len(report["unreadable"]) == 20
+        assert report["train"] + report["test"] == 36
+
+
+def test_files_of_training_and_test_are_told_apart(tmp_path):
+    data = write_photographs(tmp_path / "data" / "train").parent
+    write_photographs(data / "val", count=3, seed=1)
+    for part in ("train", "val"):
+        (data / part / "red" / "bad.jpg").write_bytes(b"no image")
+        (data / part / "red" / "notes.txt").write_bytes(b"mine")
+    for file in (data / "train" / "blue").iterdir():
+        file.write_bytes(b"no image")
+    report = fit(data, data / "out", FitOptions(copies=1, angles=1)).report  # beside train/ it is no class
+    assert {"train/red/bad.jpg", "val/red/bad.jpg"} <= report["unreadable"].keys()
+    assert report["ignored"] == ["train/red/notes.txt", "val/red/notes.txt"]
+    assert report["absent"] == ["blue"]
+
+
+@pytest.mark.parametrize("out", [".", "out", "red/out", "../link/out"])
+def test_a_folder_among_the_classes_is_refused(out, tmp_path):
+    data = write_photographs(tmp_path / "data", count=2)
+    (tmp_path / "link").symlink_to(data)
+    with pytest.raises(ValueError, match=r"out \(.*\) is in .*data, whose folders are classes: name a folder"):
+        fit(data, data / out, FitOptions())
+    assert sorted(path.name for path in data.iterdir()) == ["blue", "green", "red"]
 
 
 def test_the_same_seed_gives_the_same_network(tmp_path):

@@ -56,6 +56,8 @@ def test_a_wrong_layout_says_what_is_expected(tmp_path):
     with pytest.raises(ValueError, match=rf"nowhere is not a folder; {layout}"):
         list_images(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=rf"holds no class folder; {layout}"):
+        list_images(fill(tmp_path, "1.txt"))
+    with pytest.raises(ValueError, match=rf"holds no class folder but images: move those of each class .*; {layout}"):
         list_images(fill(tmp_path, "1.jpg"))
     with pytest.raises(ValueError, match=rf"holds no image .* in its 1 folders; {layout}"):
         list_images(fill(tmp_path, "cat/1.txt"))

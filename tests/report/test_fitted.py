@@ -81,10 +81,20 @@ def test_a_terminal_is_not_left_behind():
             "(1.0 to 17.0), and learning from them costs 3.0 points (1.0 to 5.0) on photographs as they are. If a "
             "rotated photograph means something else, say so: --rotations 45 or 0; most confused then: 6 and 9.",
         ),
+        ({"absent": ["6", "9"]}, "2 classes have no training photograph that can be read: 6; 9."),
+        (
+            {"ignored": ["6/notes.txt"]},
+            "1 file is left out: not named like an image, or a link to nothing: 6/notes.txt.",
+        ),
     ],
 )
 def test_faults_come_after_the_verdict(changed, sentence):
     assert printed(fitted_report(**changed)).splitlines()[1] == sentence
+
+
+def test_copies_are_counted():
+    assert "learned from photographs and 1 posed copy of each." in printed(fitted_report(copies=1))
+    assert "learned from photographs and 3 posed copies of each." in printed(fitted_report(copies=3))
 
 
 def test_without_a_test_part_the_choice_is_still_reported():

@@ -37,17 +37,17 @@ class Scored:
     candidate: Candidate
     copies: bool
     strength: float
-    correct: Tensor  # (photographs, poses), bool: of every photograph in the fold that was left out
+    correct: Tensor  # (photographs, poses), bool: of every photograph that was left out with its fold; perhaps none
 
     @property
     def upright(self) -> float:
         """Percentage of photographs that are right as they are."""
-        return 100 * float(self.correct[:, 0].float().mean())
+        return 100 * float(self.correct[:, 0].float().mean()) if len(self.correct) else 0.0
 
     @property
     def posed(self) -> float:
         """Percentage of posed copies that are right; as they are if there are none."""
-        return 100 * float(posed(self.correct).mean())
+        return 100 * float(posed(self.correct).mean()) if len(self.correct) else 0.0
 
     @property
     def score(self) -> float:
@@ -207,6 +207,15 @@ def out_of_fold_scores(
         for own, head in zip(scores, heads, strict=True):
             own[held] = head(x[held])
     return scores
+
+
+def scores_of_copies(x: Tensor, labels: Tensor, *, classes: int, strength: float) -> Tensor:
+    """Scores (photographs, copies, classes) of posed copies by a head that saw the photographs only as they are.
+
+    Where no class has two photographs, none can be left out: this is all there is to calibrate on.
+    """
+    head = next(solve(x[:, 0], labels, classes=classes, strengths=[strength]))
+    return head(x[:, 1:])
 
 
 def train(features: Features, labels: Tensor, chosen: Scored, *, classes: int, rows: Tensor | None = None) -> Head:

@@ -118,14 +118,15 @@ def compute(
     report(sum(len(part) for part in parts if found[part] is not None))
     cropper = Cropper(photographs, shown, backbone.size, backbone.short)
     stream = crops(cropper, [index for part in missing for index in part], workers=workers)
+    widths = network.features.widths(backbone.size)
+    empty = torch.empty(0, len(shown[0]) if shown else 1, sum(widths), dtype=torch.half)
     for part in missing:
         taken = (crop for _, crop in zip(part, stream, strict=False))
-        made = _compute_part(network, part, taken, photographs, backbone.size, report)
+        made = _compute_part(network, part, taken, photographs, empty, report)
         write_whole(_file(place, part), made.packed())
         found[part] = made
     every = [own for part in parts if (own := found[part]) is not None]
-    widths = network.features.widths(backbone.size)
-    pools = torch.cat([own.values for own in every]).split(widths, 2) if every else []
+    pools = torch.cat([empty, *(own.values for own in every if own.kept)]).split(widths, 2)
     return Features(
         [index for own in every for index in own.kept],
         [text for own in every for text in own.digests],
@@ -166,7 +167,7 @@ def _compute_part(
     part: range,
     taken: Iterator[Crops],
     photographs: Photographs,
-    size: int,
+    empty: Tensor,
     report: Callable[[int], None],
 ) -> _Part:
     kept, digests, faults, values = [], [], {}, []
@@ -181,22 +182,19 @@ def _compute_part(
             values.append(network(model_input(batch, torch.device("cpu"))).half())
         waiting = [images[count:]] if count < len(images) else []
 
-    poses = 1
     for index, crop in zip(part, taken, strict=True):
         if crop.pixels is None:
             faults[photographs.names[index]] = crop.fault
         else:
             kept.append(index)
             digests.append(crop.digest)
-            poses = len(crop.pixels)
             waiting.append(crop.pixels)
             if sum(map(len, waiting)) >= 2 * BATCH:
                 forward(all_of_them=False)
         report(1)
     forward(all_of_them=True)
-    if not values:
-        return _Part([], [], faults, torch.empty(0, poses, sum(network.features.widths(size)), dtype=torch.half))
-    return _Part(kept, digests, faults, torch.cat(values).unflatten(0, (-1, poses)).contiguous())
+    made = torch.cat(values).unflatten(0, (len(kept), -1)).contiguous() if values else empty
+    return _Part(kept, digests, faults, made)
 
 
 def _file(place: Path, part: range) -> Path:

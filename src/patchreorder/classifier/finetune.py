@@ -194,6 +194,8 @@ def network_logits(
         logits.append(own)
         distances.append(far)
         report(1)
+    if not logits:
+        return torch.empty(0, 1, len(network.head.bias)), torch.empty(0, 1)
     return torch.stack(logits), torch.stack(distances)
 
 

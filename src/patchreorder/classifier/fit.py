@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,17 @@ from patchreorder.models.familiarity import Familiarity
 from patchreorder.models.photo_classifier import Block, FeatureBlocks, PhotoClassifier
 from patchreorder.models.saved import ClassifierFacts, is_backbone, save_classifier
 
-from .choose import Scored, candidates, cross_validate, folds_of, out_of_fold_scores, posed, scaled, train
+from .choose import (
+    Scored,
+    candidates,
+    cross_validate,
+    folds_of,
+    out_of_fold_scores,
+    posed,
+    scaled,
+    scores_of_copies,
+    train,
+)
 from .evaluate import (
     calibration_error,
     classes_report,
@@ -30,7 +41,7 @@ from .evaluate import (
 )
 from .features import Features, compute, stored_blocks
 from .head import Head, temperature
-from .photographs import Photographs, SamePoses, open_photographs, sweep_poses, training_poses
+from .photographs import Photographs, SamePoses, layout, open_photographs, sweep_poses, training_poses
 from .refusal import Refusal, choose_threshold
 
 BACKBONE = "efficientnet_lite0"
@@ -90,6 +101,11 @@ class Part:
         every = self.photographs.names
         return [every[index] for index in self.features.kept]
 
+    def faults(self) -> dict[str, str]:
+        """Why photographs cannot be read, by their names in the data's folder."""
+        inside, every = self.photographs.inside, self.features.faults
+        return {f"{inside}{name}": reason.removeprefix(f"{name} ") for name, reason in every.items()}
+
     def paths(self) -> list[str]:
         return [str(self.photographs.path(index)) for index in self.features.kept]
 
@@ -124,6 +140,9 @@ def fit(data: Path, out: Path, options: FitOptions, *, screen: Screen = SILENT) 
         OSError: the backbone's weights cannot be fetched, or a file cannot be written.
     """
     begun, cpu = time.monotonic(), time.process_time()
+    for folder in layout(data):
+        if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(folder)):
+            raise ValueError(f"out ({out}) is in {folder}, whose folders are classes: name a folder elsewhere")
     training, testing = open_photographs(data, test=options.test)
     backbone = open_backbone(options.backbone, size=options.size, weights=options.weights, say=screen.say)
     copies = default_copies(len(training)) if options.copies is None else options.copies
@@ -159,8 +178,11 @@ def fit_head(backbone: OpenedBackbone, known: Part, unseen: Part, options: FitOp
         x, labels, folds, classes=len(classes), copies=chosen.copies, strengths=[chosen.strength]
     )[0]
     tested = folds >= 0
-    heat = temperature(scores[tested].flatten(0, 1), labels[tested].repeat_interleave(scores.shape[1]))
-    del x
+    own, truth = scores[tested], labels[tested]
+    if not len(own):
+        own, truth = scores_of_copies(x, labels, classes=len(classes), strength=chosen.strength), labels
+    heat = temperature(own.flatten(0, 1), truth.repeat_interleave(own.shape[1]))
+    del x, own
     last = known.features.block(chosen.candidate.blocks[-1])
     refusal = choose_threshold(last, labels, folds, classes=len(classes))
     near = Familiarity.of(last.flatten(0, 1), labels.repeat_interleave(last.shape[1]), classes=len(classes))
@@ -260,8 +282,8 @@ def _chosen(scored: Scored) -> dict[str, Any]:
         "blocks": [str(block) for block in scored.candidate.blocks],
         "copies": scored.copies,
         "strength": scored.strength,
-        "upright": scored.upright,
-        "posed": scored.posed,
+        "upright": scored.upright if len(scored.correct) else None,
+        "posed": scored.posed if len(scored.correct) else None,
     }
 
 
@@ -323,15 +345,17 @@ def _describe(known: Part, unseen: Part, options: FitOptions, backbone: OpenedBa
         "size": backbone.size,
         "copies": next(iter(known.features.pools.values())).shape[1] - 1,
         "same_poses": asdict(options.same),
-        "unreadable": {**known.features.faults, **unseen.features.faults},
+        "unreadable": {name: reason for part in (known, unseen) for name, reason in part.faults().items()},
+        "ignored": sorted({name for part in (known, unseen) for name in part.photographs.ignored}),
         "in_two_classes": twice,
         "repeated": repeated,
+        "absent": [name for name, own in zip(known.photographs.classes, numbers, strict=True) if not own],
         "single": [name for name, own in zip(known.photographs.classes, numbers, strict=True) if own == 1],
     }
 
 
 def _bad(parts: Sequence[Part]) -> str:
-    faults = [f"{name}: {reason}" for part in parts for name, reason in part.features.faults.items()]
+    faults = [f"{name}: {reason}" for part in parts for name, reason in part.faults().items()]
     return "; ".join(faults[:3]) or "there are too few"
 
 

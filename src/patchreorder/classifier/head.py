@@ -129,7 +129,12 @@ def _regularised(matrix: Tensor, right: Tensor, strengths: Sequence[float]) -> I
 
 
 def temperature(scores: Tensor, labels: Tensor) -> float:
-    """The number to divide scores by so that their softmax has the lowest cross-entropy (Guo et al., 2017)."""
+    """The number to divide scores by so that their softmax has the lowest cross-entropy (Guo et al., 2017).
+
+    1 if there are no scores to choose it by.
+    """
+    if not len(labels):
+        return 1.0
     grid = torch.logspace(-3, 1, 81, dtype=scores.dtype)
     losses = torch.stack([F.cross_entropy(scores / value, labels) for value in grid])
     return float(grid[int(losses.argmin())])

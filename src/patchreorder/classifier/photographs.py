@@ -82,11 +82,13 @@ class Photographs:
         source: class folders or shards.
         chosen: which of them, indices.
         part: "train" or "test".
+        inside: what its names begin with in the data's folder, such as "val/".
     """
 
     source: Listing | Shards
     chosen: tuple[int, ...]
     part: str
+    inside: str = ""
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -102,6 +104,12 @@ class Photographs:
     @property
     def names(self) -> list[str]:
         return [self.source.names[index] for index in self.chosen]
+
+    @property
+    def ignored(self) -> list[str]:
+        """Files in the data's folder that are no photographs, without hidden ones."""
+        found = self.source.ignored if isinstance(self.source, Listing) else []
+        return [f"{self.inside}{name}" for name in found if not name.rpartition("/")[2].startswith(".")]
 
     def path(self, index: int) -> Path:
         """The file of a photograph; of one in a shard, the name that it had."""
@@ -121,14 +129,12 @@ def open_photographs(data: Path, *, test: float = 0.2) -> tuple[Photographs, Pho
     """
     if not 0 < test < 1:
         raise ValueError(f"test ({test}) must be more than 0 and less than 1")
-    held = next((name for name in ("val", "test", "valid", "validation") if (data / name).is_dir()), None)
-    apart = (data / "train").is_dir() and held is not None
-    train = open_source(data / "train" if apart else data)
+    folder, *held = layout(data)
+    train = open_source(folder)
     if len(train.classes) < 2:
         raise ValueError(f"{data} holds one class, {train.classes[0]}: two or more are needed to tell apart")
-    if apart:
-        other = open_source(data / str(held), classes=train.classes)
-        return _all(train, "train"), _all(other, "test")
+    if held:
+        return _all(train, "train"), _all(open_source(held[0], classes=train.classes), "test")
     if (data / "train").is_dir() and set(train.classes) <= {"train", "val", "test", "valid", "validation"}:
         raise ValueError(f"{data} holds train/ but neither val/ nor test/: {folders.LAYOUT}, or DIR/CLASS/*.jpg")
     drawn = held_out(list(train.names), train.labels, fraction=test)
@@ -137,6 +143,12 @@ def open_photographs(data: Path, *, test: float = 0.2) -> tuple[Photographs, Pho
         Photographs(train, tuple(index for index in every if index not in drawn), "train"),
         Photographs(train, tuple(sorted(drawn)), "test"),
     )
+
+
+def layout(data: Path) -> list[Path]:
+    """The folders whose folders are classes: train/ and val/ (or test/), or the data's folder."""
+    held = [data / name for name in ("val", "test", "valid", "validation") if (data / name).is_dir()]
+    return [data / "train", held[0]] if held and (data / "train").is_dir() else [data]
 
 
 def held_out(names: Sequence[str], labels: Tensor, *, fraction: float) -> set[int]:
@@ -155,7 +167,8 @@ def held_out(names: Sequence[str], labels: Tensor, *, fraction: float) -> set[in
 
 
 def _all(source: Listing | Shards, part: str) -> Photographs:
-    return Photographs(source, tuple(range(len(source))), part)
+    inside = f"{source.root.name}/" if isinstance(source, Listing) else ""
+    return Photographs(source, tuple(range(len(source))), part, inside)
 
 
 class Crops(NamedTuple):

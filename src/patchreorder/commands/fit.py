@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 from patchreorder.files import write_whole
@@ -98,13 +99,13 @@ def fit(
         screen.close()
     same = f"--rotations {rotations:g} --shifts {shifts:g} --zoom {zoom:g}{' --flips' if flips else ''}"
     more = f"{f' --finetune {finetune:g}' if finetune else ''} --test {test:g} --seed {seed}"
-    made.report["command"] = f"patchreorder fit --data {data} --backbone {backbone} {same}{more}"
+    made.report["command"] = f"patchreorder fit --data {shlex.quote(str(data))} --backbone {backbone} {same}{more}"
     write_whole(out / "report.json", json.dumps(made.report, indent=1).encode())
     terminal.show(made.report, console)
     fitted_page.write(made.report, out / "report.html", thumbnails=thumbnails(made.report))
     file = out / "classifier.safetensors"
     screen.say(
         f"\nThe classifier: {file}. The report: {out / 'report.html'}.\n"
-        f"Next: `patchreorder predict {file} PATH...` names what is on photographs; in Python "
+        f"Next: `patchreorder predict {shlex.quote(str(file))} PATH...` names what is on photographs; in Python "
         "`patchreorder.load_classifier(file)(path)` does."
     )

@@ -115,7 +115,8 @@ def list_images(root: Path, *, classes: Sequence[str] | None = None) -> Listing:
     with _scan(root) as entries:
         ignored = [entry.name for entry in entries if not _is(entry.is_dir) or entry.name.startswith(".")]
     if not own:
-        raise ValueError(f"{root} holds no class folder; {LAYOUT}")
+        loose = " but images: move those of each class into a folder of its own" if has_images(root) else ""
+        raise ValueError(f"{root} holds no class folder{loose}; {LAYOUT}")
     if foreign := set(own) - set(own if classes is None else classes):
         raise ValueError(
             f"{root} holds {', '.join(sorted(foreign))}, not among the {len(classes or ())} classes of the training "

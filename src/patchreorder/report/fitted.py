@@ -82,10 +82,16 @@ def faults(report: Report, *, room: int = LONGEST) -> list[Fault]:
     if shared := report.get("shared") or []:
         what = f"{_photographs(len(shared), 'test ')} {_are(len(shared))} also in training and left out of the test"
         found.append(Fault(what, [name(file) for file in shared]))
-    if single := report.get("single") or []:
-        classes = "1 class has" if len(single) == 1 else f"{text.count(len(single))} classes have"
-        what = f"{classes} one training photograph, which cross-validation cannot leave out"
-        found.append(Fault(what, [name(own) for own in single]))
+    for key, what in (
+        ("absent", "no training photograph that can be read"),
+        ("single", "one training photograph, which cross-validation cannot leave out"),
+    ):
+        if few := report.get(key) or []:
+            classes = "1 class has" if len(few) == 1 else f"{text.count(len(few))} classes have"
+            found.append(Fault(f"{classes} {what}", [name(own) for own in few]))
+    if others := report.get("ignored") or []:
+        what = f"{_files(len(others))} {_are(len(others))} left out: not named like an image, or a link to nothing"
+        found.append(Fault(what, [name(file) for file in others]))
     if hurt := report.get("rotations_hurt"):
         found.append(_rotations_hurt(hurt, room))
     return found
@@ -133,7 +139,8 @@ def _learned(report: Report, copies: bool) -> str:
     number = report.get("copies")
     if not copies:
         return "photographs as they are"
-    return f"photographs and {number} posed copies of each" if number else "photographs and posed copies"
+    copies_of = "1 posed copy" if number == 1 else f"{number} posed copies"
+    return f"photographs and {copies_of} of each" if number else "photographs and posed copies"
 
 
 def _differs(gain: Mapping[str, float] | None) -> bool:

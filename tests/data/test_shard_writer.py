@@ -162,6 +162,22 @@ def test_all_unreadable_images_are_named_at_the_end(photos, tmp_path):
     assert held(tmp_path / "at once") == held(out)
 
 
+def test_huge_deleted_and_looping_files_are_listed_and_left_out(photos, tmp_path):
+    source = shutil.copytree(photos, tmp_path / "photos")
+    with (source / "class-0000" / "sparse.jpg").open("wb") as file:
+        file.truncate(40 << 30)
+    (source / "class-0001" / "self.jpg").symlink_to("self.jpg")
+    listing = list_images(source)
+    (source / "class-0002" / "0003.jpg").unlink()
+    assert listing.ignored == ["class-0001/self.jpg"]
+    written = write(listing, tmp_path / "out", size=5, skip_unreadable=True)
+    (sparse, large), (gone, missing) = sorted(written.skipped)
+    assert (sparse, gone) == ("class-0000/sparse.jpg", "class-0002/0003.jpg")
+    assert "has more than 1 GB: it is no image" in large
+    assert "No such file" in missing
+    assert len(Shards(tmp_path / "out")) == 27
+
+
 def test_a_class_without_readable_images_is_an_error(photos, tmp_path):
     source = shutil.copytree(photos, tmp_path / "photos")
     for path in (source / "class-0001").iterdir():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from patchreorder.data import folders
 from patchreorder.data.generated import generate_digits
 from patchreorder.data.images import MEAN_COLOUR
 from patchreorder.data.poses import UPRIGHT, Pose, apply_pose
@@ -58,6 +59,29 @@ def test_unreadable_images_are_left_out(class_folders, tmp_path):
     (tmp_path / "bad" / "one.png").write_bytes(b"")
     with pytest.raises(ValueError, match=r"none of 1 images can be read; the first: one\.png"):
         image_set.open_folder(tmp_path / "bad")
+
+
+def test_huge_deleted_and_looping_files_are_listed_and_left_out(class_folders, monkeypatch):
+    place = class_folders / "dog & co"
+    with (place / "sparse.png").open("wb") as file:
+        file.truncate(40 << 30)
+    (place / "self.png").symlink_to("self.png")
+    (place / ".hidden").touch()
+    (place / "gone.png").write_bytes(b"")
+    list_images = folders.list_images
+
+    def then_deleted(*args, **options):
+        found = list_images(*args, **options)
+        (place / "gone.png").unlink()
+        return found
+
+    monkeypatch.setattr(folders, "list_images", then_deleted)
+    found = image_set.open_folder(class_folders, side=32)
+    assert len(found) == 12
+    gone, sparse = sorted(found.bad)
+    assert "No such file" in gone
+    assert "sparse.png has more than 1 GB: it is no image" in sparse
+    assert found.ignored == ["dog & co/self.png"]
 
 
 def test_photographs_are_posed_before_the_crop_and_other_images_after(class_folders):

@@ -154,9 +154,10 @@ def measure(
                 workers=(os.cpu_count() or 1) if workers is None else workers,
                 progress=screen.progress("checking images"),
             )
-        if found.bad:
-            more = f"; and {len(found.bad) - SHOWN} more" if len(found.bad) > SHOWN else ""
-            screen.say(f"{len(found.bad)} images are left out: {'; '.join(map(clean, found.bad[:SHOWN]))}{more}")
+        for files, what in ((found.bad, "images are left out"), (found.ignored, "files are no images")):
+            if files:
+                more = f"; and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
+                screen.say(f"{len(files)} {what}: {'; '.join(map(clean, files[:SHOWN]))}{more}")
         poses = {"rotate": rotations(), "translate": translations(axes=along)}
         poses = {kind: poses[kind] for kind in TRANSFORMS if kind in kinds}
         models: list[measured.MeasuredNetwork] = []

@@ -211,7 +211,8 @@ def _top(root: Path, ignored: list[str]) -> list[str]:
     with _scan(root) as entries:
         listed = sorted((entry.name, _is(entry.is_file)) for entry in entries if not _is(entry.is_dir))
     ignored += [name for name, file in listed if name.startswith(".") or not file or not name.lower().endswith(_DOTTED)]
-    return [name for name, _ in listed if name not in set(ignored)]
+    left = set(ignored)
+    return [name for name, _ in listed if name not in left]
 
 
 def _is(question: Callable[[], bool]) -> bool:

@@ -91,11 +91,18 @@ def write(
 
 def _fingerprint(listing: Listing) -> str:
     """Changes with classes, names, labels and the sizes of files."""
-    sizes = torch.tensor([os.stat(listing.root / name).st_size for name in listing.names])
+    sizes = torch.tensor([_size(listing.root / name) for name in listing.names])
     found = hashlib.sha256(json.dumps(listing.classes).encode())
     for tensor in (listing.names.text, listing.names.ends, listing.labels, sizes):
         found.update(tensor.numpy().tobytes())
     return found.hexdigest()
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:  # deleted since it was listed: it is found unreadable when its shard is written
+        return -1
 
 
 def _begin(out: Path, plan: dict[str, Any]) -> None:

@@ -76,7 +76,8 @@ class ImageSet:
     names: Sequence[str]  # of the images
     classes: list[str]  # empty if labels are unknown
     fill: tuple[float, ...] | None = None  # of uncovered pixels; None for black, and for photographs, with their own
-    bad: Sequence[str] = ()  # the files that are left out, and why
+    bad: Sequence[str] = ()  # the images that are left out, and why
+    ignored: Sequence[str] = ()  # other files, without hidden ones
 
     def __len__(self) -> int:
         return len(self.data)
@@ -154,4 +155,5 @@ def open_folder(
     data = GreyPhotos(photos) if channels == 1 else photos
     known = bool((listing.labels >= 0).all())
     reasons = [reason for _, reason in bad]
-    return ImageSet(title, data, photos.names, listing.classes if known else [], bad=reasons)
+    ignored = [name for name in listing.ignored if not name.rpartition("/")[2].startswith(".")]
+    return ImageSet(title, data, photos.names, listing.classes if known else [], bad=reasons, ignored=ignored)

@@ -21,6 +21,11 @@ def clean_lines(text: str) -> str:
     return "\n".join(map(clean, text.split("\n")))
 
 
+def encoded(text: str, *, terminal: bool) -> bytes:
+    """A text for standard output: names are as on the disk, on a terminal without control characters."""
+    return (clean_lines(text) if terminal else text).encode("utf-8", "surrogateescape")
+
+
 def clean(value: Any) -> Any:
     """Replace control, invisible and unpaired surrogate characters in all strings of a JSON value by spaces."""
     if isinstance(value, str):

@@ -43,12 +43,14 @@ def _small() -> nn.Sequential:
     return nn.Sequential(OrderedDict((name, block(*widths[i : i + 2])) for i, name in enumerate(names)))
 
 
+_LAYERS = {name: f"{name}.1" for name in ("stage1", "stage2", "stage3", "stage4", "head")}
+SMALL_BACKBONE = Backbone(_small, channels=12, side=2, layers=_LAYERS, size=64)
+
+
 @pytest.fixture
 def small_backbone(monkeypatch):
     """`efficientnet_lite0` becomes a small network with random weights, the same in every test."""
     torch.manual_seed(0)
     weights = _small().state_dict()
-    layers = {name: f"{name}.1" for name in ("stage1", "stage2", "stage3", "stage4", "head")}
-    own = Backbone(_small, channels=12, side=2, layers=layers, size=64)
-    monkeypatch.setitem(backbones.BACKBONES, "efficientnet_lite0", own)  # type: ignore[index]
+    monkeypatch.setitem(backbones.BACKBONES, "efficientnet_lite0", SMALL_BACKBONE)  # type: ignore[index]
     monkeypatch.setattr(backbones, "backbone_weights", lambda name, **options: weights)

@@ -3,6 +3,10 @@
 import csv
 import io
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +18,13 @@ from patchreorder.classifier.fit import FitOptions, fit
 from tests.classifier.photographs import small_backbone, write_photographs
 
 __all__ = ["small_backbone"]
+
+# The small backbone of the fixture, in another process; its weights are in the file.
+SMALL = """
+from patchreorder.models import backbones
+from tests.classifier.photographs import SMALL_BACKBONE
+backbones.BACKBONES["efficientnet_lite0"] = SMALL_BACKBONE
+"""
 
 
 @pytest.fixture
@@ -35,6 +46,15 @@ def test_fit_leaves_a_classifier_and_a_report(fitted):
     assert json.loads((folder / "out" / "report.json").read_text())["test"] == 6
 
 
+def test_commands_that_are_shown_can_be_copied(tmp_path, small_backbone, capsys):
+    pytest.importorskip("jinja2")
+    data, out = write_photographs(tmp_path / "my data", count=4), tmp_path / "my out"
+    assert main(["fit", "--data", str(data), "--out", str(out), "--workers", "0", "--copies", "1"]) == 0
+    assert f"`patchreorder predict '{out}/classifier.safetensors' PATH...`" in capsys.readouterr().out
+    report = json.loads((out / "report.json").read_text())
+    assert report["command"].startswith(f"patchreorder fit --data '{data}' ")
+
+
 def test_predict_prints_csv_and_nothing_else(fitted, capsys):
     folder, _ = fitted
     classifier = str(folder / "out" / "classifier.safetensors")
@@ -47,6 +67,35 @@ def test_predict_prints_csv_and_nothing_else(fitted, capsys):
     assert [row[0] for row in rows[1:]] == [str(folder / "data" / "red" / f"{number:02}.png") for number in range(12)]
     assert {row[1] for row in rows[1:]} <= {"red", ""}
     assert all(0 < float(row[2]) <= 1 for row in rows[1:])
+
+
+def test_csv_has_names_as_they_are_on_the_disk(fitted):
+    """Also those that are no text; a pipe is strict about them in most languages."""
+    folder, _ = fitted
+    name = os.fsdecode(b"caf\xe9 \x1b[31m.png")
+    shutil.copy(folder / "data" / "red" / "00.png", folder / name)
+    code = "import sys; from patchreorder.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    classifier = folder / "out" / "classifier.safetensors"
+    made = subprocess.run(
+        [sys.executable, "-c", SMALL + code, "predict", str(classifier), "-", "--csv", "--workers", "0"],
+        input=os.fsencode(folder / name) + b"\n",
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+    )
+    assert made.returncode == 0, made.stderr.decode()
+    assert made.stdout.splitlines()[1].startswith(os.fsencode(folder / name) + b",red,")
+
+
+def test_csv_on_a_terminal_has_no_escape_sequences(fitted, capsys, monkeypatch):
+    folder, _ = fitted
+    shutil.copy(folder / "data" / "red" / "00.png", folder / "\x1b[31m.png")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    classifier = str(folder / "out" / "classifier.safetensors")
+    assert main(["predict", classifier, str(folder / "\x1b[31m.png"), "--csv", "--workers", "0"]) == 0
+    out = capsys.readouterr().out
+    assert f"{folder}/ [31m.png,red," in out
+    assert "\x1b" not in out
 
 
 def test_predict_reads_paths_from_standard_input_and_prints_json(fitted, capsys, monkeypatch):

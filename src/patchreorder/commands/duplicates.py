@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from patchreorder.untrusted import clean
+from patchreorder.untrusted import clean, encoded
 
 from .console import open_console
 from .values import Advanced, File, Folder
@@ -90,7 +90,7 @@ def duplicates(
     if csv or json:
         text = listing.csv_text(found, opened.root) if csv else listing.json_text(found, opened.root, similar=similar)
         sys.stdout.flush()
-        sys.stdout.buffer.write(listing.encoded(text, terminal=sys.stdout.isatty()))
+        sys.stdout.buffer.write(encoded(text, terminal=sys.stdout.isatty()))
     elif console.is_terminal:
         table = Table("group", "", "relation", "file")
         for number, group in enumerate(found.groups, 1):

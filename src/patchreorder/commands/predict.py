@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from patchreorder.untrusted import clean
+from patchreorder.untrusted import clean, encoded
 
 from .console import open_console
 from .run import use_cores
@@ -64,6 +65,8 @@ def predict(
     from patchreorder.classifier.paths import listed
 
     model = load_classifier(classifier)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")
     files = listed(paths, sys.stdin)
     few = workers is None and len(files) < 32
     answers = predict_files(model, files, views=views, workers=0 if few else decoders)
@@ -74,12 +77,20 @@ def predict(
         raise ValueError(f"{len(bad)} of {len(files)} files cannot be read; the others are answered")
 
 
+class _Names:
+    """Standard output for names of files, which need not be text."""
+
+    def write(self, text: str) -> None:
+        sys.stdout.buffer.write(encoded(text, terminal=sys.stdout.isatty()))
+        sys.stdout.buffer.flush()
+
+
 def _print(answers: Iterable[tuple[str, Prediction | str]], form: str, *, top: int) -> list[tuple[str, str]]:
     """Print the answers as they come; return the files that cannot be read and why."""
     bad = []
     table = Table("image", "class", "probability")
     table.columns[0].overflow = table.columns[1].overflow = "fold"
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer = csv.writer(_Names(), lineterminator="\n")
     if form == "csv":
         others = [f"{word}{place}" for place in range(2, top + 1) for word in ("class", "probability")]
         writer.writerow(["path", "class", "probability", *others])

@@ -69,13 +69,6 @@ def json_text(found: Found, root: Path, *, similar: bool = False) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def encoded(text: str, *, terminal: bool) -> bytes:
-    """A text for standard output: names are as on the disk, on a terminal without control characters."""
-    if terminal:
-        text = "\n".join(clean(line) for line in text.split("\n"))
-    return text.encode("utf-8", "surrogateescape")
-
-
 def plain_lines(found: Found, *, similar: bool = False) -> Iterator[str]:
     """One line a file: group, keep or copy, relation, name; separated by tabs."""
     for number, group in enumerate(found.groups, 1):

@@ -1,5 +1,6 @@
 """Descriptors by name: every pool by other algebra, one layer and several, weights that do not fit."""
 
+import functools
 import sys
 import types
 
@@ -346,7 +347,7 @@ def requests(monkeypatch):
     config = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25), "input_size": (3, 240, 240)}
     timm.data = types.SimpleNamespace(resolve_model_data_config=lambda model: config)
     torchvision = types.ModuleType("torchvision")
-    torchvision.models = types.SimpleNamespace(get_model=make)
+    torchvision.models = types.SimpleNamespace(get_model_builder=lambda name: functools.partial(make, name))
     monkeypatch.setitem(sys.modules, "timm", timm)
     monkeypatch.setitem(sys.modules, "torchvision", torchvision)
     return made

@@ -2,13 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,report,export,tensorboard,vision,jpeg,search,qdrant,postgres,duplicates,heif,play
+EXTRAS := dev,docs,report,export,tensorboard,vision,jpeg,search,qdrant,postgres,duplicates,heif,play
 
 # Types and doctests are checked side by side; within a target everything is done one after the other.
 MAKEFLAGS += -j2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all check lint types doctests bench fuzz reproduce dist clean
+.PHONY: help setup test test-all check lint types doctests bench fuzz reproduce docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ types: setup
 
 doctests: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest --doctest-modules src tests/test_architecture.py
+
+docs: setup ## the site, into site/; open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Two processes, each with one thread: as fast as two cores allow.
 test: check ## the checks and every fast test
@@ -72,4 +75,4 @@ dist: setup ## the source distribution and a wheel for this machine, checked
 	$(BIN)/twine check --strict dist/*
 
 clean: ## remove the environment and everything built
-	rm -rf $(VENV) build dist runs src/*.egg-info src/patchreorder/operator/native/*.so
+	rm -rf $(VENV) build dist runs site src/*.egg-info src/patchreorder/operator/native/*.so

@@ -224,7 +224,7 @@ def test_before_a_flat_classifier_pixels_are_reordered(images: Tensor) -> None:
     model = Flat().eval()
     text, plain = printed(model, images), model(images)
     assert f"  {fine} after features.4, or after features.3, features.2:" in text  # before the dropout
-    assert "They are rules of thumb; measured results are in the README." in text
+    assert "They are rules of thumb; measured results are in docs/choosing.md." in text
     run_last_line(model, text)
     assert isinstance(model.features[4].reorder, PatchReorder)
     assert not torch.allclose(model(images), plain)

@@ -63,8 +63,8 @@ def advise(model: nn.Module, example: Tensor | tuple[Any, ...], *, console: Cons
     inside it is not listed. The model runs in eval mode without gradients; its modes and torch's random state are
     restored.
 
-    Layers are recommended by these rules, the first one first. They are rules of thumb; measured results are in the
-    README.
+    Layers are recommended by these rules, the first one first. They are rules of thumb; measured results are in
+    docs/choosing.md.
 
     1. `orient` after the last group convolution (a module with an attribute `orientations`), if its maps are square.
     2. `align` at the input, if the border of every example image is zero, the output is no feature map, and it changes
@@ -209,7 +209,7 @@ def _conclusions(advice: list[Advice], pool: str, background: str) -> Iterator[s
         return
     recommendations = [*_recommendations(advice, pool, background)]
     if recommendations:
-        yield "Try these, the first one first. They are rules of thumb; measured results are in the README."
+        yield "Try these, the first one first. They are rules of thumb; measured results are in docs/choosing.md."
         yield from recommendations
     elif advice and CONSTANT not in warnings:
         yield (

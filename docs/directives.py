@@ -1,0 +1,257 @@
+"""What pages may ask for between double braces: numbers, tables and figures of results/, never typed by hand.
+
+{{ table("table1", "short") }}                       the table, how to read it, its command
+{{ pairs("table1", "short") }}                       its paired comparisons, folded
+{{ value("table1", "short", "pr_cnn", "R") }}        1.42
+{{ gap("table1", "short", "st_cnn", "cnn", "R") }}   0.32 fewer (0.14 to 0.51)
+{{ figure("upright.svg", "Error against angle") }}
+{{ speed("operator") }}
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import re
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from patchreorder import report
+from patchreorder.files import write_whole
+from patchreorder.report.comparison import compare
+from patchreorder.report.folder import load
+from patchreorder.report.markdown import render_sheet
+from patchreorder.report.sheets import Sheet, pairs_sheet, values_sheet
+from patchreorder.report.tables import RecipeResults, Table
+from patchreorder.report.text import count, interval, number
+
+ROOT = Path(__file__).parent.parent
+RESULTS, CACHE = ROOT / "results", ROOT / "build" / "pairs"
+PATTERN = re.compile(r"\{\{ (\w+)\((.*?)\) \}\}", re.DOTALL)
+
+
+def fill(text: str, *, data: str) -> str:
+    """Replace what a page asks for; `data` is the address of the files of results/ from that page.
+
+    Raises:
+        ValueError: a page asks for what there is not.
+    """
+
+    def answer(found: re.Match[str]) -> str:
+        name, arguments = found[1], found[2]
+        if name not in DIRECTIVES:
+            raise ValueError(f"{found[0]}: {name} must be one of {', '.join(DIRECTIVES)}")
+        try:
+            values = ast.literal_eval(f"({arguments},)") if arguments.strip() else ()
+            return DIRECTIVES[name](*values).replace("DATA/", data)
+        except (LookupError, TypeError, SyntaxError, OSError) as error:
+            raise ValueError(f"{found[0]}: {type(error).__name__}: {error}") from error
+
+    return PATTERN.sub(answer, text)
+
+
+@functools.cache
+def committed() -> dict[str, RecipeResults]:
+    """The results of all recipes, by name."""
+    found = {recipe.name: recipe for recipe in load(RESULTS)}
+    for recipe in found.values():
+        if recipe.problems:
+            raise ValueError(f"results/{recipe.name}: {'; '.join(recipe.problems)}")
+    return found
+
+
+def find(recipe: str, setting: str, split: str = "test") -> Table:
+    """The table of a setting."""
+    tables = {(table.setting, table.split): table for table in committed()[recipe].tables}
+    return tables[setting, split]
+
+
+def table(recipe: str, setting: str, split: str = "test") -> str:
+    """A table, how to read it, the command that makes it, and remarks, folded."""
+    shown = find(recipe, setting, split)
+    parts = [render_sheet(values_sheet(shown))]
+    legend = f"{shown.legend('Bold')} {shown.about[:1].upper()}{shown.about[1:]}"
+    parts.append(f"{legend[:1].upper()}{legend[1:]}\n`{shown.command}`, [rows](DATA/{recipe}.jsonl)\n{{: .caption }}")
+    if remarks := _together(shown.remarks()):
+        parts.append(_folded("Remarks", "\n".join(f"- {remark}" for remark in remarks)))
+    return "\n\n".join(parts)
+
+
+def _together(remarks: list[str]) -> list[str]:
+    """Remarks of several cells as one: "ROW on COLUMN: NOTE" is "NOTE (ROW, ROW)"."""
+    rows: dict[str, list[str]] = {}
+    for remark in remarks:
+        of_cell = re.fullmatch(r"(.+) on [^:]+: (.+)\.", remark)
+        rows.setdefault(of_cell[2] if of_cell else remark, []).extend([of_cell[1]] if of_cell else [])
+    return [f"{note} ({', '.join(dict.fromkeys(names))})." if names else note for note, names in rows.items()]
+
+
+def pairs(recipe: str, setting: str, split: str = "test") -> str:
+    """The paired comparisons of a table, folded. They take seconds, so they are kept until rows or code change."""
+    parts = [
+        RESULTS / f"{recipe}.jsonl",
+        RESULTS / f"{recipe}.json",
+        *sorted(Path(report.__file__).parent.glob("*.py")),
+    ]
+    known = blake2b(f"{setting} {split}".encode() + b"".join(part.read_bytes() for part in parts), digest_size=16)
+    kept = CACHE / f"{known.hexdigest()}.md"
+    if kept.is_file():
+        return kept.read_text(encoding="utf-8")
+    sheet = pairs_sheet(find(recipe, setting, split))
+    heads = [" ".join(head.split()) for head in sheet.heads]
+    text = _folded("Paired comparisons, on the same images", render_sheet(sheet._replace(heads=heads)))
+    CACHE.mkdir(parents=True, exist_ok=True)
+    write_whole(kept, text.encode())
+    return text
+
+
+def value(recipe: str, setting: str, row: str, column: str, split: str = "test") -> str:
+    """The mean of a cell."""
+    cell = find(recipe, setting, split).cells[row, column]
+    if cell.mean is None:
+        raise LookupError(f"{recipe}, {setting}: {row} on {column} has no rows")
+    return number(cell.mean, cell.digits)
+
+
+def gap(recipe: str, setting: str, first: str, second: str, column: str, split: str = "test") -> str:
+    """How much less or more the first has than the second, and the 95 % interval of the difference."""
+    cells = find(recipe, setting, split).cells
+    found = compare(cells[first, column].results, cells[second, column].results)
+    difference = found.difference
+    if found.verdict == "no difference shown":
+        return f"no difference shown ({interval(difference)})"
+    low, high = sorted((abs(difference.low), abs(difference.high)))
+    ends = f"{number(low, difference.digits)} to {number(high, difference.digits)}"
+    size = number(abs(difference.mean), difference.digits)
+    if difference.scores:
+        return f"{size} {'lower' if difference.mean < 0 else 'higher'} ({ends})"
+    return f"{size} points {'fewer' if difference.mean < 0 else 'more'} errors ({ends})"
+
+
+def figure(name: str, alt: str) -> str:
+    """A figure of results/."""
+    if not (RESULTS / name).is_file():
+        raise FileNotFoundError(f"results/{name}")
+    return f"![{alt}](DATA/{name})"
+
+
+def _benchmark(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"benchmark_{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _made(name: str, options: str = "") -> str:
+    found = _benchmark(name)
+    machine = found.get("machine", "")
+    if isinstance(machine, dict):
+        machine = machine["processor"]
+    command = f"python benchmarks/{name}.py{f' {options}' if options else ''}"
+    return f"`{command}`, {machine}, [numbers](DATA/benchmark_{name}.json)\n{{: .caption }}"
+
+
+def speed_operator() -> str:
+    """Time of the operator over that of x.clone(), forward, float32, one thread."""
+    names = {
+        "kernel": "kernel",
+        "both ways": "kernel, both ways / 2",
+        "channels_last": "kernel channels_last",
+        "joint": "kernel joint",
+        "call": "call",
+        "plain torch": "torch form",
+        "max_pool2d": "max_pool2d 2x2",
+        "grid_sample": "affine_grid + grid_sample",
+        "torch.sort": "torch.sort of the maps",
+    }
+    found = _benchmark("operator")
+    rows = []
+    for row in found["rows"]:
+        ratios = row["ratios"]
+        cells = [f"{ratios[key]['ratio']:.2f}" if key in ratios else "" for key in names.values()]
+        rows.append(["x".join(map(str, row["shape"])), f"{row['grid']}, {row['levels']}", *cells])
+    return _sheet(["maps", "grid, levels", *names], rows, texts=2) + f"\n\n{_made('operator')}"
+
+
+def speed_training() -> str:
+    """Time of a training step over the CNN's."""
+    sets = _benchmark("training")["sets"]
+    names = list(dict.fromkeys(name for found in sets.values() for name in found["networks"]))
+    rows = [
+        [
+            f"`{name}`",
+            *(
+                f"{found['networks'][name]['ratio']:.2f}" if name in found["networks"] else ""
+                for found in sets.values()
+            ),
+        ]
+        for name in names
+    ]
+    return _sheet(["network", *sets], rows) + f"\n\n{_made('training', '--rounds 11')}"
+
+
+def speed_family() -> str:
+    """Time of a training step of the CNN with a layer over that without it."""
+    found = _benchmark("family")["rows"]
+    places = list(dict.fromkeys(row["maps"] for row in found))
+    layers = list(dict.fromkeys(row["layer"] for row in found))
+    ratios = {(row["layer"], row["maps"]): f"{row['ratio']:.3f}" for row in found}
+    rows = [[f"`{layer}`", *(ratios.get((layer, place), "") for place in places)] for layer in layers]
+    return _sheet(["layer", *places], rows) + f"\n\n{_made('family', '--rounds 31')}"
+
+
+def speed_backbones() -> str:
+    """Accuracy on photographs of ImageNet, and speed, of the backbones."""
+    found = _benchmark("backbones")
+    rows = [
+        [f"`{row['name']}`"]
+        + [
+            f"{row[top]['value']:.1f} ({row[top]['low']:.1f} to {row[top]['high']:.1f})" if row.get(top) else ""
+            for top in ("top1", "top5")
+        ]
+        + [f"{row['images_per_second']:.0f}", str(row["size"]), count(row["parameters"])]
+        for row in found["rows"]
+    ]
+    heads = ["backbone", "top-1 %", "top-5 %", "images/s", "pixels", "parameters"]
+    return _sheet(heads, rows) + f"\n\n{_made('backbones')}"
+
+
+def speed_stores() -> str:
+    """Milliseconds of a query, and recall, of the stores of vectors."""
+    found = _benchmark("stores")
+    rows = [
+        [
+            name,
+            f"{row['median']:.1f}",
+            f"{row['recall']:.4f}",
+            *(f"{row[key]:.0f}" if key in row else "" for key in ("sent", "built")),
+        ]
+        for name, row in found["stores"].items()
+    ]
+    heads = ["store", "ms a query", "recall of the four nearest", "sent, s", "graph built, s"]
+    return _sheet(heads, rows) + f"\n\n{count(found['vectors'])} vectors. {_made('stores', '--threads 1')}"
+
+
+def _sheet(heads: list[str], rows: list[list[str]], *, texts: int = 1) -> str:
+    """A table; cells between backticks are code."""
+    text = render_sheet(Sheet("", heads, rows, texts=texts))
+    return re.sub(r"\\`(.*?)\\`", lambda code: "`" + re.sub(r"\\(.)", r"\1", code[1]) + "`", text)
+
+
+def _folded(title: str, text: str) -> str:
+    inside = "\n".join(f"    {line}".rstrip() for line in text.splitlines())
+    return f'??? note "{title}"\n\n{inside}'
+
+
+SPEEDS = {name.removeprefix("speed_"): found for name, found in globals().items() if name.startswith("speed_")}
+
+
+def speed(name: str) -> str:
+    """The table of a benchmark."""
+    return SPEEDS[name]()
+
+
+DIRECTIVES: dict[str, Callable[..., str]] = {
+    "table": table, "pairs": pairs, "value": value, "gap": gap, "figure": figure, "speed": speed,
+}  # fmt: skip

@@ -1,5 +1,7 @@
 """Fixtures of all tests."""
 
+import os
+import random
 import sys
 
 import pytest
@@ -7,7 +9,18 @@ import torch
 from PIL import Image
 
 from patchreorder.operator import native
+from tests.defences import chance
 from tests.forms import RUNNABLE
+
+
+def pytest_configure(config):
+    """Choose the seed of the defences; the processes of xdist inherit it."""
+    os.environ.setdefault(chance.SEED, str(random.SystemRandom().randrange(10**6)))
+
+
+def pytest_terminal_summary(terminalreporter):
+    terminalreporter.write_line(f"The seed of tests/defences: {chance.SEED}={os.environ[chance.SEED]}")
+
 
 SECONDS_OF_SEARCH, SECONDS_OF_BROWSER = 150, 120  # under the limit of all tests, which is in pyproject.toml
 

@@ -26,7 +26,7 @@ def open_whole(path: Path) -> Iterator[IO[bytes]]:
     A process that is killed leaves its temporary file; the next one that writes `path` removes it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(path)
+    remove_abandoned(path)
     temporary = path
     try:
         temporary, file = _create_temporary(path)
@@ -60,8 +60,8 @@ def _create_temporary(path: Path) -> tuple[Path, IO[bytes]]:
         file.close()
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Remove temporary files of `path` that no process holds; all stay where there are no locks."""
+def remove_abandoned(path: Path) -> None:
+    """Remove temporary files of `path` that killed processes left; where there are no locks, they stay."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}")
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
         found = [entry.path for entry in entries if ours.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)]

@@ -49,6 +49,10 @@ SMALL_BACKBONE = Backbone(_small, channels=12, side=2, layers=_LAYERS, size=64)
 
 @pytest.fixture
 def small_backbone(monkeypatch):
+    use_small_backbone(monkeypatch)
+
+
+def use_small_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
     """`efficientnet_lite0` becomes a small network with random weights, the same in every test."""
     torch.manual_seed(0)
     weights = _small().state_dict()

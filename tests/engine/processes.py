@@ -11,7 +11,17 @@ from patchreorder.engine.distributed import join
 # Children are forked from a process that has imported torch but never used it: seconds cheaper than a new interpreter.
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["torch._dynamo", "torch.distributed._shard.sharded_tensor", "patchreorder.engine.predict", "pytest"]
+    [
+        "torch._dynamo",
+        "torch.distributed._shard.sharded_tensor",
+        "patchreorder.engine.predict",
+        "pytest",
+        # what tests/defences runs
+        "patchreorder.commands.run",
+        "patchreorder.recipes.table1",
+        "patchreorder.classifier.fit",
+        "patchreorder.search.update",
+    ]
 )
 
 

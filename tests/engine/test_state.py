@@ -224,3 +224,10 @@ def test_the_hash_of_a_run_stays():
     """If it changed, every unfinished run would have to start again."""
     run = module._Run(network(), digits(), TRAINING, 0, None, World(), 1)
     assert run.state.run == "1bcaeba5"
+
+
+def test_a_finished_run_removes_what_a_killed_process_left(tmp_path):
+    train(network(), digits(), TRAINING, file=tmp_path / "c")
+    (tmp_path / ".c.0123abcd").write_bytes(b"a checkpoint that was being written")
+    train(network(), digits(), TRAINING, file=tmp_path / "c")
+    assert list(tmp_path.iterdir()) == [tmp_path / "c"]

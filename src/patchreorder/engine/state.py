@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from patchreorder.files import remove_abandoned
+
 from . import checkpoint
 from .distributed import World
 
@@ -100,6 +102,8 @@ class State:
         Raises:
             ValueError: if it is of another run or network, or damaged.
         """
+        if self.file is not None and self.world.is_main:
+            remove_abandoned(self.file)  # what is not trained on writes no checkpoint that would
         if self.file is None or not self.world.from_main(self.file.is_file()):
             return
         tensors, state = checkpoint.read(self.file)

@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="class folders instead of generated photographs")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     args = parser.parse_args()
+    workers = use_cores(0, None)  # as the command does; it makes the bare passes faster too
     with tempfile.TemporaryDirectory() as folder:
         data = args.data or write_photos(
             Path(folder) / "data", classes=CLASSES, images=args.photographs // CLASSES, size=(640, 480)
@@ -63,7 +64,7 @@ def main() -> None:
         tenth = args.photographs // 2  # of about five passes for each
         before = bare(tenth)
         begun = time.perf_counter()
-        fitted = fit(data, Path(folder) / "out", FitOptions(workers=use_cores(0, None)))
+        fitted = fit(data, Path(folder) / "out", FitOptions(workers=workers))
         seconds = time.perf_counter() - begun
         after = bare(tenth)
     count, each = passes(fitted), (before + after) / 2

@@ -20,6 +20,7 @@ TEXTURE = 0.06  # variance of a window, relative to the mean of all, to count
 HOPELESS = 0.5  # the median correlation below which an alignment is no copy's, and is not refined
 PATCH = 5  # pixels a side of the patches of `largest_difference`
 ITERATIONS = 15  # of the refinement
+BLUR = 3.0  # pixels, of the comparison without detail
 DRIFT = 12.0  # pixels that the refinement may move a corner
 
 
@@ -39,6 +40,9 @@ class Comparison:
         level: mean change of grey values that depends on the value alone, of 255.
         hue: the same of colour without brightness.
         flat: the share of the overlap without any gradient, in the image that has more of it: large in screenshots.
+        coarse: the lowest tenth of the correlation without fine detail; noise and compression leave it near 1.
+        drift, drift_high: how far windows are shifted against each other after alignment, in pixels: half of them, and
+            nine tenths, by no more than this. Hardly in a copy; another shot has parallax and another perspective.
     """
 
     matrix: np.ndarray
@@ -54,6 +58,9 @@ class Comparison:
     level: float = 255.0
     hue: float = 255.0
     flat: float = 0.0
+    coarse: float = 0.0
+    drift: float = 0.0
+    drift_high: float = 0.0
 
 
 def compare(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison:
@@ -149,6 +156,7 @@ def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndar
         return replace(found, side=side, median=float(np.median(values)) if len(values) else 0.0)
     near = cv2.dilate(bad.astype(np.uint8), np.ones((window, window), np.uint8)) > 0
     apart = correlation[textured & ~near]
+    drift, drift_high = _drift(to_y, y, weight, textured & ~near, window)
     calm = mask & ~near if (mask & ~near).any() else mask
     return replace(
         found,
@@ -162,7 +170,51 @@ def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndar
         level=float(np.abs(_tones(x, y, calm) - x)[calm].mean()),
         hue=_hue(one, other, calm),
         flat=max(_flat(one, mask), _flat(other, mask)),
+        coarse=_coarse(x, y, usable, textured & ~near, window),
+        drift=drift,
+        drift_high=drift_high,
     )
+
+
+def _coarse(x: np.ndarray, y: np.ndarray, usable: np.ndarray, textured: np.ndarray, window: int) -> float:
+    """The lowest tenth of the correlation of larger windows after a blur."""
+    cv2 = need_opencv()
+    if not textured.any():
+        return 0.0
+    weight, wide = usable.astype(np.float32), (2 * window + 1, 2 * window + 1)
+    part = np.maximum(cv2.blur(weight, wide, borderType=cv2.BORDER_REFLECT), 1e-3)
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return cv2.blur(values * weight, wide, borderType=cv2.BORDER_REFLECT) / part
+
+    x, y = (cv2.GaussianBlur(values, (0, 0), BLUR) for values in (x, y))
+    own, others = (np.maximum(mean(values * values) - mean(values) ** 2, 0) for values in (x, y))
+    floor = NOISE**2 / 4
+    correlation = (mean(x * y) - mean(x) * mean(y)) / np.sqrt((own + floor) * (others + floor))
+    return float(np.quantile(correlation[textured], 0.1))
+
+
+def _drift(x: np.ndarray, y: np.ndarray, weight: np.ndarray, textured: np.ndarray, window: int) -> tuple[float, float]:
+    """Displacement of windows of y against x in pixels, by one step of Lucas and Kanade: the median, nine tenths."""
+    cv2 = need_opencv()
+    right, down = cv2.Sobel(x, cv2.CV_32F, 1, 0, scale=1 / 8), cv2.Sobel(x, cv2.CV_32F, 0, 1, scale=1 / 8)
+    size, change = (2 * window + 1, 2 * window + 1), y - x
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        return cv2.blur(values * weight, size, borderType=cv2.BORDER_REFLECT)
+
+    change -= mean(change) / np.maximum(mean(np.ones_like(change)), 1e-3)
+    xx, yy, xy, x_, y_ = (
+        mean(a * b) for a, b in ((right, right), (down, down), (right, down), (right, change), (down, change))
+    )
+    least = (xx + yy) / 2 - np.sqrt(((xx - yy) / 2) ** 2 + xy**2)
+    clear = textured & (least > 1.0)
+    if not clear.any():
+        return 0.0, 0.0
+    xx, yy, xy, x_, y_ = (values[clear] for values in (xx, yy, xy, x_, y_))
+    area = xx * yy - xy**2
+    moved = np.hypot(yy * x_ - xy * y_, xx * y_ - xy * x_) / area
+    return float(np.median(moved)), float(np.quantile(moved, 0.9))
 
 
 def _hue(one: np.ndarray, other: np.ndarray, mask: np.ndarray) -> float:

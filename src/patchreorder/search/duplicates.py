@@ -11,13 +11,15 @@ from pathlib import Path
 from patchreorder.engine.progress import SILENT, Screen
 
 from .candidates import index_candidates
+from .hashes import similar_hashes
 from .images import ImageFile
 from .index import Index
 from .keeping import KeepRule, Place
 from .relations import COPY, IDENTICAL, SIMILAR, WHOLE, Relation
 from .verification import Pair, verify_pairs
 
-NEIGHBOURS = 16  # candidates of each image
+NEIGHBOURS = 32  # candidates of each image, at most
+FEWEST, NEAR = 8, 0.7  # so many always, and more only up to this distance: most copies are nearer in crowded folders
 SAME_HASH = 12  # images of one perceptual hash that are all compared with each other
 
 
@@ -82,7 +84,7 @@ def find_duplicates(
     def verified(pairs: Iterable[Pair]) -> dict[Pair, Relation]:
         return verify_pairs(pairs, root=index.root, names=names, folder=index.folder, workers=workers, screen=screen)
 
-    pairs = set(_candidates(index, by_digest, k, screen))
+    pairs = set(candidate_pairs(index, by_digest, k=k, screen=screen))
     relations = verified(sorted(pairs))
     groups = [group for group in _groups(by_digest, relations) if len(group) > 1 or len(by_digest[group[0]]) > 1]
     kept = [_kept(index, group, by_digest, relations, keep) for group in groups]
@@ -109,8 +111,10 @@ def _pair(one: str, other: str) -> Pair:
     return (one, other) if one < other else (other, one)
 
 
-def _candidates(index: Index, by_digest: dict[str, list[ImageFile]], k: int, screen: Screen) -> Iterator[Pair]:
-    """Pairs of digests: near descriptors, and equal perceptual hashes; those of one image follow each other."""
+def candidate_pairs(
+    index: Index, by_digest: dict[str, list[ImageFile]], *, k: int = NEIGHBOURS, screen: Screen = SILENT
+) -> Iterator[Pair]:
+    """Pairs of digests: near descriptors, and similar perceptual hashes."""
     looks: dict[str, list[str]] = defaultdict(list)
     for digest, own in by_digest.items():
         if own[0].look:
@@ -120,10 +124,16 @@ def _candidates(index: Index, by_digest: dict[str, list[ImageFile]], k: int, scr
             yield _pair(one, other)
     files = zip(index.manifest.files, index.manifest.slots, strict=True)
     digest_of = {slot: file.digest for file, slot in files if slot >= 0}
+    near_hashes = similar_hashes([own[0].look for own in by_digest.values()])
+    digests = list(by_digest)
+    for first, second in near_hashes:
+        yield _pair(digests[first], digests[second])
     found = index_candidates(index, k=k, screen=screen)
-    for slot, near in enumerate(found.slots.tolist()):
-        for other in near:
-            if slot in digest_of and other in digest_of and slot != other:
+    close = found.distances < NEAR
+    close[:, :FEWEST] = True
+    for slot, (near, taken) in enumerate(zip(found.slots.tolist(), close.tolist(), strict=True)):
+        for other, chosen in zip(near, taken, strict=True):
+            if chosen and slot in digest_of and other in digest_of and slot != other:
                 yield _pair(digest_of[slot], digest_of[other])
 
 

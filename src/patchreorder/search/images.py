@@ -23,10 +23,11 @@ from patchreorder.data.views import centre_crop
 from patchreorder.models.backbones import SIZE
 from patchreorder.untrusted import clean
 
+from .hashes import perceptual_hash
+
 SHORT = 256  # pixels of the short side, before the centre is cropped
 WHOLE = "whole"  # the view of the whole image, scaled to a square
 PREPROCESSING = {"size": SIZE, "short": SHORT, "view": "Ori"}
-COEFFICIENTS = 6  # a side of the block of the cosine transform whose signs are the perceptual hash
 FRESH = 2_000_000_000  # nanoseconds in which a file may change again and keep its modification time
 LARGEST = 1_000_000_000  # bytes of an image file
 UNKNOWN = -1
@@ -201,21 +202,3 @@ def part_of(image: Image.Image, box: Box) -> Image.Image:
     if min(left, top) < 0 or min(width, height) < 1 or left + width > image.width or top + height > image.height:
         raise ValueError(f"crop ({left},{top},{width},{height}) must lie in the image, {image.width}x{image.height}")
     return image.crop((left, top, left + width, top + height))
-
-
-_COSINES = np.cos(np.pi / 32 * (np.arange(32) + 0.5) * np.arange(COEFFICIENTS)[:, None])
-
-
-def perceptual_hash(image: Image.Image) -> str:
-    """Hexadecimal digits that stay the same for a re-encoded or resized image, and in the eight symmetries of a square.
-
-    The signs of the lowest frequencies of the cosine transform. A mirror changes the signs of its odd ones, a quarter
-    rotation also swaps rows and columns: of these eight patterns the smallest is taken.
-    """
-    grey = np.asarray(image.resize((32, 32), Image.Resampling.BOX, reducing_gap=2).convert("L"), np.float64)
-    waves = _COSINES @ (grey - grey.mean()) @ _COSINES.T
-    odd = np.where(np.arange(COEFFICIENTS) % 2, -1, 1)
-    signs = (np.ones(COEFFICIENTS), odd)
-    poses = [own * rows[:, None] * columns for own in (waves, waves.T) for rows in signs for columns in signs]
-    bits = [np.packbits((pose > 1e-6).ravel()[1:]).tobytes() for pose in poses]
-    return min(bits).hex()

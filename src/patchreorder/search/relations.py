@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,19 +12,22 @@ import numpy as np
 from .comparison import Comparison, compare, largest_difference
 from .local_features import SIDE, Picture, align, inverse, mapped, symmetries, whole_frames
 
-# Chosen on photographs and look-alikes by scripts that were not kept: docs/duplicates.md.
-AGREE, MEDIAN = 0.985, 0.88  # of a copy: the share of windows that agree, and their median correlation
-# A copy that lost detail differs a little everywhere: few windows disagree for the distance of the median from 1.
-DEGRADED_AGREE, DEGRADED_MEDIAN, DEGRADED_RATIO = 0.93, 0.93, 1.1
-# A copy with a text or a logo over it agrees perfectly elsewhere, and the difference there is mostly of one sign.
-OVERLAID_AGREE, OVERLAID_MEDIAN, OVERLAID_REST, OVERLAY = 0.7, 0.98, 0.94, 0.6
+# Chosen by benchmarks/copy_rule.py on several sets, each left out in turn: results/benchmark_copy_rule.json.
+# The logarithm of the odds that two aligned images are copies; `evidence` has the order of these weights.
+BIAS = -17.784
+WEIGHTS = (-0.302, -0.451, -0.372, 2.882, -0.771, -1.403, -1.212, 0.741, -0.209)
+SURE = 1.0  # the least odds of a copy, as a logarithm
+LEAST = 0.7  # the least median correlation of a copy
+DRAWN_AGREE, DRAWN_MEDIAN = 0.985, 0.88  # of a copy of a drawn image: the windows that agree, their median correlation
+LOCAL, OVERLAY = 2.0, 0.6  # see `_moved`
+OVERLAID = 0.93  # a copy of which fewer windows agree has something laid over it
 FLAT = 0.75  # above it, images are drawn (screenshots, text, charts): they differ by small things
 DETAIL = 1600  # pixels of the long side at which drawn images are compared
 CHANGED = 25.0  # the largest difference of a copy of a drawn image, of 255
 OVERLAP = 0.5  # the least share of one of the frames in the other
 CONTAINED = 0.993  # the share of a frame that lies in the other one; camera shots of one thing overlap, copies contain
 PLAIN, FILLED = 24, 10  # levels, of 255, that the colours of a border differ by; of one that stands for a frame
-EVIDENCE = 200.0  # pixels with texture, at least
+TEXTURED = 200.0  # pixels with texture, at least
 ALIKE = 0.9  # correlation of thumbnails for which whole frames are compared
 SCENE = 20  # features that agree, in another shot of the same scene
 WHOLE = 0.94  # the share of a frame above which nothing was cut off
@@ -124,7 +128,7 @@ class Relation:
             said.append("stretched")
         if self.level > 7 or self.hue > 4:
             said.append("colours changed")
-        if self.agree < DEGRADED_AGREE:
+        if self.agree < OVERLAID:
             said.append("with something laid over it")
         return ", ".join(said) or "re-encoded"
 
@@ -143,26 +147,39 @@ class Relation:
 def relate(first: Picture, second: Picture) -> Relation:
     """Compare two images of different files."""
     best: tuple[Comparison, int] | None = None
-    correlation, matrix = symmetries(first, second)[0]
-    if correlation > ALIKE:
-        found = compare(first, second, matrix)
-        if _is_copy(first, second, found):
-            return _relation(COPY, first, second, found, 0)
-        best = found, 0
-    aligned = align(first, second)
-    if aligned is not None:
-        found = compare(first, second, aligned.matrix)
-        frames = whole_frames(first, second, found.matrix)
-        if frames is not None and not _is_copy(first, second, found):
-            found = max(found, compare(first, second, frames), key=lambda own: own.median)
-        if _is_copy(first, second, found):
-            return _relation(COPY, first, second, found, aligned.features)
-        if aligned.features >= SCENE or best is None:
-            best = found, aligned.features
+    for found, features in comparisons(first, second):
+        if is_copy(first, second, found):
+            return _relation(COPY, first, second, found, features)
+        if best is None or features >= SCENE:
+            best = found, features
     if best is None:
         return Relation(kind=SIMILAR, agree=0.0, median=0.0)
     kind = SHOT if best[1] >= SCENE else SIMILAR
     return _relation(kind, first, second, *best)
+
+
+def comparisons(first: Picture, second: Picture) -> Iterator[tuple[Comparison, int]]:
+    """Two images laid over each other in the ways that a copy may lie, and the local features that agree on each."""
+    correlation, matrix = symmetries(first, second)[0]
+    if correlation > ALIKE:
+        yield compare(first, second, matrix), 0
+    aligned = align(first, second)
+    if aligned is not None:
+        found = compare(first, second, aligned.matrix)
+        yield found, aligned.features
+        frames = whole_frames(first, second, found.matrix)
+        if frames is not None:
+            yield compare(first, second, frames), aligned.features
+
+
+def evidence(found: Comparison) -> list[float]:
+    """What speaks for a copy: how far the windows agree, with and without detail, and how little they are shifted."""
+    agree, median, rest, coarse = (
+        math.log(min(max(1 - value, 1e-3), 1.0)) for value in (found.agree, found.median, found.rest, found.coarse)
+    )
+    drift, high = (math.log(value + 0.05) for value in (found.drift, found.drift_high))
+    texture = math.log(max(found.texture * found.side**2, 1.0))
+    return [agree, median, rest, found.overlay, coarse, drift, high, texture, found.overlay * agree]
 
 
 def same_drawing(first: Picture, second: Picture, relation: Relation) -> bool:
@@ -178,11 +195,20 @@ def _from_file(picture: Picture) -> np.ndarray:
     return np.array([[wide, 0, (wide - 1) / 2], [0, high, (high - 1) / 2], [0, 0, 1]])
 
 
-def _is_copy(first: Picture, second: Picture, found: Comparison) -> bool:
+def is_copy(first: Picture, second: Picture, found: Comparison) -> bool:
     """Whether the pixels say so, and one frame lies in the other but for a border."""
-    if max(found.first, found.second) < OVERLAP or found.texture * found.side**2 < EVIDENCE:
+    if not can_be_copy(first, second, found):
         return False
-    if not _same_pixels(found):
+    if found.flat > FLAT:
+        return found.agree >= DRAWN_AGREE and found.median >= DRAWN_MEDIAN
+    return BIAS + sum(weight * own for weight, own in zip(WEIGHTS, evidence(found), strict=True)) > SURE
+
+
+def can_be_copy(first: Picture, second: Picture, found: Comparison) -> bool:
+    """Whether there is enough to compare, and one frame lies in the other but for a border."""
+    if max(found.first, found.second) < OVERLAP or found.texture * found.side**2 < TEXTURED or found.median < LEAST:
+        return False
+    if _moved(found):
         return False
     return (
         max(found.first, found.second) >= CONTAINED
@@ -191,20 +217,12 @@ def _is_copy(first: Picture, second: Picture, found: Comparison) -> bool:
     )
 
 
-def _same_pixels(found: Comparison) -> bool:
-    if found.median < MEDIAN:
-        return False
-    if found.agree >= AGREE or found.flat > FLAT:
-        return found.agree >= AGREE
-    even = 1 - found.agree <= DEGRADED_RATIO * (1 - found.median)
-    if even and found.agree >= DEGRADED_AGREE and found.median >= DEGRADED_MEDIAN:
-        return True
-    return (
-        found.agree >= OVERLAID_AGREE
-        and found.median >= OVERLAID_MEDIAN
-        and found.rest >= OVERLAID_REST
-        and found.overlay >= OVERLAY
-    )
+def _moved(found: Comparison) -> bool:
+    """Whether some windows disagree that nothing was laid over: something in the scene moved, as before a tripod.
+
+    A copy that lost detail differs a little everywhere, so that more windows disagree the lower their median is.
+    """
+    return 1 - found.agree > LOCAL * (1 - found.median) + 0.02 and found.overlay < OVERLAY
 
 
 def _relation(kind: str, first: Picture, second: Picture, found: Comparison, features: int) -> Relation:

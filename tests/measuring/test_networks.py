@@ -114,7 +114,7 @@ def test_networks_of_packages_are_normalised_and_keep_their_layer_names(monkeypa
 
 def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ImportError, match=r"networks of timm need it, .*: pip install 'patchreorder\[vision\]'"):
+    with pytest.raises(ImportError, match=r"networks of timm need it .*: pip install 'patchreorder\[vision\]'"):
         open_network("timm:some")
 
 

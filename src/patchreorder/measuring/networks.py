@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from patchreorder.engine.predict import for_inference
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.models import FAMILIES, cifar, create_model, mnist, shipped
-from patchreorder.models.backbones import BACKBONES, PACKAGES, imagenet_classifier, load_network, load_weights
+from patchreorder.models.backbones import BACKBONES, imagenet_classifier, load_network, load_weights
 from patchreorder.models.normalise import Normalise
+from patchreorder.models.packages import PACKAGES
 from patchreorder.models.saved import read_classifier
 from patchreorder.surgery.insertion import insert_after
 

@@ -76,7 +76,7 @@ def test_compare(digits, capsys):
         assert text in page
     printed = capsys.readouterr().out
     assert "pr_cnn" in printed
-    assert "`--transforms all` adds all angles" in printed
+    assert "`--transforms all` adds rotate360, flip, scale, crops, combine." in printed
     assert "compares this network" not in printed
 
 

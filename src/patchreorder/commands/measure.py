@@ -68,8 +68,8 @@ def measure(
         images: a folder of images, or of one folder per class (then errors are counted too: the class folders, sorted
             by name, are the network's outputs in their order); or mnist, mnist-r, mnist-t, cifar10,
             cifar10-r, cifar10-t.
-        transforms: some of rotate, rotate360 (all angles), translate, flip, scale, crops (random crops, as in the
-            BlurPool paper) and combine (random rotations, shifts, scales and flips at once), or all.
+        transforms: some of rotate, rotate360 (all angles), translate, flip, scale, crops (random crops, much as in
+            the BlurPool paper) and combine (random rotations, shifts, scales and flips at once), or all.
         padded: shrink every image on its canvas first, so that no pose loses a part of it; otherwise poses cut
             off corners and edges, as in the paper.
         axes: of the shifts: x, y, diagonal.
@@ -218,8 +218,9 @@ def _next(models: tuple[str, ...], kinds: list[str], padded: bool) -> str:
     """What has not been done yet."""
     if len(models) == 1:
         return f"; `patchreorder measure {clean(models[0])} OTHER` compares this network with another one"
-    if set(kinds) != set(TRANSFORMS):
-        return f"; `--transforms {ALL}` adds all angles, flips, scales and combinations"
+    left = [kind for kind in TRANSFORMS if kind not in kinds]
+    if left:
+        return f"; `--transforms {ALL}` adds {', '.join(left)}"
     return "" if padded else "; `--padded` shows poses that lose no part of the image"
 
 

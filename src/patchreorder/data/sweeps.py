@@ -33,8 +33,8 @@ def sweep(name: str, *, axes: Sequence[str] = ("x", "y"), seed: int = 0) -> dict
     """The poses of one of `SWEEPS` by name, with the unposed image among them, called "as it is".
 
     Args:
-        name: "rotate" and "translate" are the paper's; "crops" are the random crops of 224 pixels in an image
-            of 256 whose consistency the BlurPool paper measures (Zhang 2019).
+        name: "rotate" and "translate" are the paper's; "crops" are like the random crops of 224 pixels in an
+            image of 256 whose consistency the BlurPool paper measures (Zhang 2019), but parts of each side.
         axes: of "translate".
         seed: of the poses of "crops" and "combine".
 

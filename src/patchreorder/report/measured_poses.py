@@ -101,8 +101,12 @@ def in_words(pose: Sequence[float]) -> str:
     ('rotated 9° left', 'shifted 4 % left', 'shifted 20 % down, 20 % right')
     >>> in_words((-120.0, 0, 0, 0.8, True)), in_words((0, 0, 0, 1.0, False))
     ('mirrored, scaled by 0.8, rotated 120° right', 'as it is')
+    >>> in_words((180.0, 0, 0, 1.0, True))
+    'flipped vertically'
     """
     degrees, down, right, scale, flip = _whole(pose)
+    if flip and degrees == 180:
+        return ", ".join(["flipped vertically", in_words((0.0, down, right, scale))]).removesuffix(f", {AS_IT_IS}")
     words = ["mirrored"] * bool(flip) + [f"scaled by {scale:.3g}"] * (scale != 1)
     words += [f"rotated {abs(degrees):.4g}° {'left' if degrees > 0 else 'right'}"] if degrees else []
     shifted = [

@@ -306,7 +306,8 @@ def pairs(document: Document) -> list[NetworkPair]:
     """The first network with each other one by an exact sign test over images: unposed, and over each transform."""
     if len(document.models) < 2:
         return []
-    groups = ({AS_IT_IS: [AS_IT_IS]} if document.labelled else {}) | dict(document.transforms)
+    posed = {where: [pose for pose in poses if pose != AS_IT_IS] for where, poses in document.transforms.items()}
+    groups = ({AS_IT_IS: [AS_IT_IS]} if document.labelled else {}) | {where: own for where, own in posed.items() if own}
     a, *others = (model.name for model in document.models)
     return [_pair(document, where, poses, (a, b)) for b in others for where, poses in groups.items()]
 

@@ -10,6 +10,7 @@ import numpy as np
 import patchreorder
 from patchreorder.__main__ import main
 from patchreorder.commands import info
+from patchreorder.models import packages
 from patchreorder.operator import native
 
 
@@ -44,6 +45,15 @@ def test_info_lists_missing_packages(capsys, monkeypatch):
     assert main(["info"]) == 0
     printed = capsys.readouterr().out
     assert f"numpy {np.__version__}; missing moonshine: pip install 'patchreorder[moon]'" in printed
+
+
+def test_info_says_what_does_not_work_in_a_package(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(info, "_extras", lambda: {"vision": ["numpy"]})
+    monkeypatch.setattr(packages, "PACKAGES", ("numpy",))
+    monkeypatch.setattr(packages, "remark", lambda name: "built for another torch")
+    assert main(["info"]) == 0
+    assert f"numpy {np.__version__} (built for another torch)" in capsys.readouterr().out
 
 
 def test_extras_are_those_of_the_package():

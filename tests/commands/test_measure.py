@@ -50,6 +50,7 @@ def test_no_labels(module, class_folders):
     document = run(f"{module}:grey", "--images", "images", "--size", "32", "--no-labels", "--transforms", "rotate")
     assert not document["labelled"]
     kinds = {"agreement", "commonest answer", "consistency", "invariance", "similarity", "different"}
+    kinds |= {"mean change", "worst change"}
     assert {row["measure"] for row in document["rows"]} == kinds
     assert list(document["transforms"]) == ["rotate"]
     page = Path("out/measure.html").read_text()
@@ -59,15 +60,24 @@ def test_no_labels(module, class_folders):
 
 
 def test_compare(digits, capsys):
-    document = run("pr_cnn", "--images", "mnist", "--compare", "cnn", "--axes", "x", "--measures", "similarity,order")
-    assert [model["name"] for model in document["models"]] == ["pr_cnn", "cnn"]
-    assert [pair["where"] for pair in document["pairs"]] == ["as it is", "rotate", "translate"]
+    document = run("pr_cnn", "cnn", "cnn", "--images", "mnist", "--axes", "x", "--measures", "similarity,order")
+    assert [model["name"] for model in document["models"]] == [
+        "pr_cnn",
+        "cnn (trained on mnist-r)",
+        "cnn (trained on mnist-r), 2",
+    ]
+    assert [pair["where"] for pair in document["pairs"]] == ["as it is", "rotate", "translate"] * 2
+    assert {pair["names"][0] for pair in document["pairs"]} == {"pr_cnn"}
     kinds = {"error", "agreement", "commonest answer", "consistency", "similarity", "different", "order"}
+    kinds |= {"mean error", "mean change", "worst error", "worst change"}
     assert {row["measure"] for row in document["rows"]} == kinds
     page = Path("out/measure.html").read_text()
-    for text in ("Both networks, image by image", "before reorder", "Order of the patches", "Least stable images"):
+    for text in ("Two networks, image by image", "before reorder", "Order of the patches", "Least stable images"):
         assert text in page
-    assert "pr_cnn" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "pr_cnn" in printed
+    assert "`--transforms all` adds rotate360, flip, scale, crops, combine." in printed
+    assert "compares this network" not in printed
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
@@ -89,10 +99,39 @@ def test_one_answer_to_all_images_is_said_first(module, class_folders, capsys):
     assert capsys.readouterr().out.startswith("Only ")
 
 
+def test_all_transforms_on_a_padded_canvas(module, class_folders, capsys):
+    arguments = ["--images", "images", "--size", "32", "--transforms", "all", "--padded", "--measures", "similarity"]
+    document = run(f"{module}:build", f"{module}:grey", *arguments)
+    assert list(document["transforms"]) == ["rotate", "rotate360", "translate", "flip", "scale", "crops", "combine"]
+    poses = {name: tuple(pose) for name, pose in document["poses"].items()}
+    assert len(set(poses.values())) == len(poses) == document["models"][0]["forwards"] / 12
+    assert 0.3 < document["side"] < 0.5
+    for row in document["rows"]:
+        if row["measure"].startswith("worst"):
+            (mean,) = (
+                other
+                for other in document["rows"]
+                if other["measure"] == row["measure"].replace("worst", "mean")
+                and (other["model"], other["transform"]) == (row["model"], row["transform"])
+            )
+            assert mean["value"] <= row["value"] == pytest.approx(100 * len(row["indices"]) / 12)
+            assert row["low"] <= row["value"] <= row["high"]
+    printed = capsys.readouterr().out
+    assert "combine: worst of 16" in printed
+    assert "Next: open the page in a browser.\n" in printed  # nothing is left to propose
+    assert "shrunk to" in Path("out/measure.html").read_text()
+
+
+def test_a_layer_for_one_network_of_two(module, class_folders):
+    arguments = ["--images", "images", "--size", "32", "--transforms", "flip", "--measures", "similarity"]
+    document = run(f"{module}:build", f"{module}:build", *arguments, "--layer", "-", "align", "--place", "-", "0")
+    assert [model["name"] for model in document["models"]] == [f"{module}:build", f"{module}:build (align at 0)"]
+
+
 def test_the_order_alone(digits, capsys):
     document = run("pr_cnn", "--images", "mnist", "--transforms", "rotate", "--measures", "order")
     changed = [row["value"] for row in document["rows"] if row["measure"] == "order"]
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "reorder" in line)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.strip().startswith("reorder "))
     assert f"{sum(changed) / len(changed):.1f}" in line
 
 
@@ -103,13 +142,16 @@ def test_the_order_alone(digits, capsys):
         (["cnn", "--images", "images", "--transforms", "mirror"], "transforms (mirror) must be one or more of rotate,"),
         (["cnn", "--images", "images", "--axes", "z"], "axes (z) must be one or more of x, y, diagonal"),
         (["cnn", "--images", "images", "--count", "-1"], "count (-1) must be 0 or more"),
-        (["cnn", "--images", "images", "--size", "32"], "size (32) is not what cnn takes, 28"),
+        (
+            ["cnn", "--images", "images", "--size", "32"],
+            "size (32) is for networks that do not say theirs, but cnn takes 28",
+        ),
         (["cnn", "--images", "images"], "has 10 outputs, but the labels have 2 classes"),
         (["cnn", "--images", "images", "--no-labels", "--layers", "x"], "layer ('x') is not a layer of the network"),
-        (["MODULE:build", "--images", "images", "--compare", "cnn"], "compare (cnn) takes grey images of 28x28, "),
         (["MODULE:build", "--images", "images"], "cannot take images of 3x224x224"),
         (["cnn", "--images", "mnist", "--measures", "order"], "measures (order) needs a reordering layer, and cnn has"),
-        (["cnn", "--images", "images", "--compare-weights", "w.pt"], "compare-weights (w.pt) is for the network of"),
+        (["cnn", "fcn", "--images", "images", "--weights", "w.pt"], "weights (w.pt) must have one value for each of 2"),
+        (["--images", "images"], "model (none): name one network or more"),
     ],
 )
 def test_errors(module, class_folders, capsys, args, message):

@@ -5,7 +5,7 @@ import torch
 
 from patchreorder.data import folders
 from patchreorder.data.generated import generate_digits
-from patchreorder.data.images import MEAN_COLOUR
+from patchreorder.data.images import MEAN, MEAN_COLOUR
 from patchreorder.data.poses import UPRIGHT, Pose, apply_pose
 from patchreorder.measuring import image_set
 from tests.measurable import Dots
@@ -100,6 +100,28 @@ def test_photographs_are_posed_before_the_crop_and_other_images_after(class_fold
     assert torch.equal(upright, dots.images[index])
     torch.testing.assert_close(shifted, apply_pose(upright, pose, fill=[0.5]))
     assert torch.equal(labels, dots.labels[index])
+
+
+def test_a_padded_canvas_loses_nothing(class_folders):
+    photos = image_set.open_folder(class_folders, side=32)
+    poses = [UPRIGHT, Pose(right=0.2)]
+    (upright, shifted), _ = image_set.posed_batches(photos.data, torch.tensor([0]), poses, side=0.5)
+    plain = photos.data.batch(torch.tensor([0]))[0].float() / 255
+    torch.testing.assert_close(upright[0, :, 8:24, 8:24].mean((1, 2)), plain[0].mean((1, 2)), atol=0.02, rtol=0)
+    torch.testing.assert_close(upright[0, :, 0, 0], torch.tensor(MEAN))
+    torch.testing.assert_close(shifted, apply_pose(upright, poses[1], fill=MEAN))
+    dots = Dots()
+    (upright, shifted), _ = image_set.posed_batches(dots, torch.tensor([0]), poses, side=0.6)
+    torch.testing.assert_close(upright.sum(), shifted.sum())
+
+
+def test_photographs_for_another_network(class_folders):
+    photos = image_set.open_folder(class_folders, side=32)
+    for channels, side in ((3, 24), (1, 16)):
+        other = photos.for_network(channels=channels, side=side, crop=1.25)
+        assert other.data.batch(torch.tensor([0]))[0].shape == (1, channels, side, side)
+        assert other.names == photos.names
+    assert other.for_network(channels=3, side=32, crop=1.0).data.batch(torch.tensor([0]))[0].shape == (1, 3, 32, 32)
 
 
 def test_data_sets_by_name(monkeypatch):

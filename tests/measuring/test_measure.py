@@ -42,6 +42,22 @@ def test_vertical_shifts_do_not_change_columns():
     assert found.least_stable(5) == []
 
 
+def test_the_mean_and_the_worst_pose_of_each_image():
+    data = Dots()
+    found = measure(DotDetector(invariant=False), data, transforms={**X, "y": translations(axes=["y"])}, layers=[])
+    for transform, value in (("x", 100), ("y", 0)):
+        over = found.over(transform, right=data.labels)
+        assert (over.mean.value, over.worst.value, over.poses) == (value, value, 10)
+        assert over.worst.n == over.mean.n == 200
+    # Of two poses one changes all columns.
+    poses = {"still": Pose(down=0.04), "x 0.04": Pose(right=0.04), "as it is": UPRIGHT}
+    over = measure(DotDetector(invariant=False), data, transforms={"some": poses}, layers=[]).over(
+        "some", right=data.labels
+    )
+    assert (over.mean.value, over.worst.value, over.hardest) == (50, 100, "x 0.04")
+    assert over.mean.low < 50 < over.mean.high
+
+
 def test_an_invariant_network_without_labels():
     found = measure(DotDetector(invariant=True), Dots(labelled=False), transforms=X, layers=["brightness"])
     assert found.labels is None
@@ -104,6 +120,7 @@ def test_uncovered_pixels_show_the_fill():
         ({"layers": ["relu9"]}, r"layer \('relu9'\) is not a layer of the network: choose from conv1, pool1, relu1"),
         ({"transforms": {}}, r"transforms \(none\) must be one or more"),
         ({"transforms": {"a": {"one": Pose(9.0)}, "b": {"one": Pose(8.0)}}}, r"pose \('one'\) of transform 'b' .* ren"),
+        ({"transforms": {"a": {"one": Pose(9.0), "two": Pose(9.0)}}}, r"poses 'one' and 'two' are the same: .* once"),
         ({"batch": 0}, r"batch \(0\) must be 1 or more"),
         ({"classes": 12}, r"the network has 10 outputs, but the labels have 12 classes: .*--no-labels"),
     ],

@@ -13,7 +13,7 @@ from patchreorder import ShiftAlign
 from patchreorder.data.images import MEAN
 from patchreorder.layers.layer import Layer
 from patchreorder.measuring.activations import record_activations
-from patchreorder.measuring.networks import common_side, distinct_names, open_network
+from patchreorder.measuring.networks import common_classes, distinct_names, open_network
 from patchreorder.models import create_model, saved
 from patchreorder.models.backbones import open_backbone
 from patchreorder.models.normalise import STD
@@ -89,13 +89,12 @@ def test_inserted_layers(module, tmp_path):
 def test_two_networks():
     cnn = open_network("cnn")
     renamed = distinct_names([cnn, cnn])
-    assert [network.name for network in renamed] == ["cnn (trained on mnist-r)", "cnn (trained on mnist-r, second)"]
-    assert distinct_names([cnn, open_network("pr_cnn")])[0] is cnn
-    unsized = replace(cnn, side=None)
-    assert (common_side([cnn, unsized]), common_side([unsized, cnn]), common_side([unsized])) == (28, 28, None)
-    for other, takes in ((replace(cnn, side=42), "grey images of 42x42"), (replace(unsized, channels=3), "colour")):
-        with pytest.raises(ValueError, match=rf"compare \(cnn\) takes {takes}.*, cnn grey images of 28x28: they"):
-            common_side([cnn, other])
+    assert [network.name for network in renamed] == ["cnn (trained on mnist-r)", "cnn (trained on mnist-r), 2"]
+    assert distinct_names([cnn, open_network("pr_cnn")])[0].name == "cnn"
+    three = [replace(cnn, classes=classes) for classes in (None, ["a", "b"], ["b", "a"])]
+    assert (common_classes(three[:1]), common_classes(three[:2])) == (None, ["a", "b"])
+    with pytest.raises(ValueError, match=r"cnn and cnn have other classes, .*--no-labels"):
+        common_classes(three)
 
 
 def test_networks_of_packages_are_normalised_and_keep_their_layer_names(monkeypatch, tmp_path):
@@ -115,7 +114,7 @@ def test_networks_of_packages_are_normalised_and_keep_their_layer_names(monkeypa
 
 def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ImportError, match=r"networks of timm need it, .*: pip install 'patchreorder\[vision\]'"):
+    with pytest.raises(ImportError, match=r"networks of timm need it .*: pip install 'patchreorder\[vision\]'"):
         open_network("timm:some")
 
 

@@ -29,8 +29,35 @@ def test_two_networks_are_compared_image_by_image():
     assert (unposed.test.only_a, unposed.test.only_b, unposed.verdict) == (0, 0, "no difference shown")
     # The first is wrong twice about images 1 to 4, the second once about images 1 to 9.
     assert (shifted.test.only_a, shifted.test.only_b) == (4, 5)
-    assert shifted.first == pytest.approx((10 + 50 + 50) / 3)
+    assert shifted.first == pytest.approx(50)  # without the image as it is, as in the table of rates
     assert len(measured.summary(document(second=True))) == 7
+
+
+def test_the_worst_pose_of_each_image_is_said_with_its_interval():
+    found = document()
+    facts = {"model": "one", "transform": "translate", "n": 10}
+    details = {"poses": 2, "hardest": "x 0.2"}
+    more = [
+        Measurement(measure="mean error", value=50.0, low=20.0, high=80.0, details=details, **facts),
+        Measurement(measure="worst error", value=60.0, low=30.0, high=85.0, **facts),
+    ]
+    found = replace(found, measurements=[*found.measurements, *more])
+    assert measured.summary(found)[-1] == (
+        "one is wrong about 60.0 % (30.0 to 85.0) of the images in at least one of 2 poses (translate); the hardest "
+        "for all is shifted 20 % right, with 50.0 %."
+    )
+    rows = dict(measured.rates_sheet(found).rows)
+    assert rows["translate: mean of 2 poses"] == "50.0 (20.0 to 80.0)"
+    assert rows["translate: worst of 2"] == "60.0 (30.0 to 85.0)"
+
+
+def test_layer_names_are_never_cut():
+    name = "features.a_long_name_of_a_block.with_another_name_in_it.conv"
+    found = document()
+    renamed = [replace(one, layer=name) if one.layer == "last" else one for one in found.measurements]
+    text = io.StringIO()
+    measured.show(replace(found, measurements=renamed), Console(file=text, width=80))
+    assert any(line.strip().startswith(f"{name} ") for line in text.getvalue().splitlines())
 
 
 def test_tables_on_the_terminal():

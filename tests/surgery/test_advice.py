@@ -59,9 +59,9 @@ def layers_of(model: nn.Module, example: Any) -> dict[str, str]:
     return {advice.name: advice.layer for advice in advise(model, example, console=QUIET) if advice.layer}
 
 
-def printed(model: nn.Module, example: Any, width: int = 120) -> str:
+def printed(model: nn.Module, example: Any, width: int = 120, table: bool = True) -> str:
     console = Console(record=True, file=StringIO(), width=width)
-    advise(model, example, console=console)
+    advise(model, example, table=table, console=console)
     return console.export_text()
 
 
@@ -102,7 +102,7 @@ def test_the_table_is_readable_at_80_columns() -> None:
     """Every row is one line of text, and its cells are whole, except long class names."""
     model = create_model("cnn", dataset="mnist-t")
     text = printed(model, torch.rand(1, 1, 42, 42), width=80)
-    rows = [line.split() for line in text.splitlines()[:7]]
+    rows = [line.split() for line in text.splitlines()[1:8]]
     assert [row[0] for row in rows] == ["name", "conv1", "pool1", "relu1", "conv2", "pool2", "relu2"]
     assert [row[-1] for row in rows] == ["advice", "1", "1", "1", "reorder", "ranked", "reorder"]
     assert rows[1][-2] == "early:"
@@ -151,6 +151,71 @@ def test_progress_is_shown_on_a_terminal_only(terminal: bool, images: Tensor) ->
     file = StringIO()
     advise(Flat(), images, console=Console(file=file, force_terminal=terminal, width=100))
     assert ("shuffling maps" in file.getvalue()) is terminal
+
+
+def test_one_sentence_comes_first_and_the_table_on_demand(images: Tensor) -> None:
+    found = advise(Flat(), images, console=QUIET)
+    sentence = "Insert `reorder:grid=pixels` after features.4: no convolution follows, and positions matter there."
+    assert found.sentence == sentence
+    assert repr(found) == f"<advice on 6 modules: {sentence}>"
+    text = printed(Flat(), images, table=False)
+    assert text.splitlines()[:2] == [sentence, "All 6 modules: advise(model, example, table=True)."]
+    assert "8x13x13" not in text
+    assert "early:" not in text
+    assert "8x13x13" in printed(Flat(), images)
+
+
+@pytest.mark.parametrize(("pool", "words"), [(nn.AdaptiveAvgPool2d(1), "average"), (nn.AdaptiveMaxPool2d(1), "pool")])
+def test_a_global_pool_is_said_first(pool: nn.Module, words: str, images: Tensor) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), pool, nn.Flatten(), nn.Linear(8, 4))
+    assert advise(model, images, console=QUIET).sentence == (
+        f"The network ends in a global {words} (2): reordering its maps changes nothing. What is left is `unroll` or "
+        "`align` at the input, or `ranked:quantiles=16` in place of the pool."
+    )
+
+
+class Vit(nn.Module):
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.patch_embed, self.attn, self.head = nn.Conv2d(3, 8, 5, stride=5), attention, nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patch_embed(x).flatten(2).transpose(1, 2)
+        tokens = self.attn(tokens, tokens, tokens)[0] if isinstance(self.attn, nn.MultiheadAttention) else tokens
+        return self.head(tokens.mean(1))
+
+
+def test_transformers_are_refused_with_a_reason(images: Tensor) -> None:
+    class WindowAttention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(8, 24)
+
+    for attention in (nn.MultiheadAttention(8, 2, batch_first=True), WindowAttention()):
+        with pytest.raises(ValueError, match=r"model \(Vit\) is a transformer, with attention in attn: its tokens"):
+            advise(Vit(attention), images, console=QUIET)
+
+    class ChannelAttention(nn.Linear):
+        """A gate of a convolutional network."""
+
+    class Gated(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).flatten(1)
+
+    assert advise(Gated(nn.Conv2d(3, 4, 3), ChannelAttention(13, 13)), images, console=QUIET)
+
+
+def test_names_cannot_command_a_terminal(images: Tensor) -> None:
+    model = nn.Sequential()
+    model.add_module("\x1b[2J", nn.Conv2d(3, 2, 3))
+    for table in (True, False):
+        assert "\x1b" not in printed(model, images, table=table)
+    assert "\x1b" not in repr(advise(model, images, console=QUIET))
+
+
+def test_images_without_content_are_said_to_be_so() -> None:
+    found = advise(create_model("cnn", dataset="mnist"), torch.full((2, 1, 28, 28), 0.3), console=QUIET)
+    assert found.sentence.startswith("Every pixel of the example images is the same")
 
 
 # Warnings

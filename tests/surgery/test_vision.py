@@ -95,6 +95,39 @@ def advice_on(model: nn.Module, images: Tensor) -> tuple[dict[str, str], str]:
     return warnings, console.export_text()
 
 
+# "Changes nothing" has to hold: a layer after the last maps is tried.
+@pytest.mark.parametrize(
+    ("package", "name", "words", "last", "changes"),
+    [
+        ("torchvision", "resnet18", "ends in a global average (avgpool)", "layer4", False),
+        ("torchvision", "mobilenet_v3_small", "ends in a global average (avgpool)", "features", False),
+        ("timm", "mobilenetv3_small_050", "ends in a global average (global_pool.pool)", "blocks.5.0.conv", False),
+        ("timm", "resnet10t", "ends in a global average (global_pool.pool)", "layer4", False),
+        ("torchvision", "alexnet", "Insert `reorder:grid=pixels` after avgpool", "avgpool", True),
+    ],
+)
+@torch.no_grad()
+def test_the_sentence_holds(package: str, name: str, words: str, last: str, changes: bool) -> None:
+    create = timm.create_model if package == "timm" else torchvision.models.get_model
+    model, images = create(name).eval(), torch.randn(2, 3, 96, 96)
+    assert words in advise(model, images, console=Console(quiet=True)).sentence
+    plain = model(images)
+    insert_after(model, last, "reorder:grid=pixels")
+    assert torch.allclose(model(images), plain, atol=1e-4) is not changes
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"])
+def test_transformers_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is a transformer, with attention in"):
+        advise(timm.create_model(name, pretrained=False), torch.randn(1, 3, 224, 224), console=Console(quiet=True))
+
+
+def test_a_vision_transformer_of_torchvision_is_refused() -> None:
+    model = torchvision.models.VisionTransformer(32, 16, 2, 2, 16, 32)
+    with pytest.raises(ValueError, match="is a transformer, with attention in"):
+        advise(model, torch.randn(1, 3, 32, 32), console=Console(quiet=True))
+
+
 def test_advice_on_alexnet() -> None:
     warnings, text = advice_on(alexnet(), torch.randn(1, 3, 224, 224))
     assert list(warnings) == [*(f"features.{number}" for number in range(13)), "avgpool"]

@@ -66,11 +66,16 @@ def _extras() -> dict[str, list[str]]:
 
 
 def _state(extra: str, packages: list[str]) -> str:
+    from patchreorder.models.packages import PACKAGES, remark
+
     there, missing = [], []
     for package in packages:
         try:
-            there.append(f"{package} {metadata.version(package)}")
+            version = metadata.version(package)
         except metadata.PackageNotFoundError:
             missing.append(package)
+            continue
+        wrong = remark(package) if package in PACKAGES else ""  # others work where they are installed
+        there.append(f"{package} {version}{f' ({wrong})' if wrong else ''}")
     advice = [f"missing {', '.join(missing)}: pip install 'patchreorder[{extra}]'"] if missing else []
     return "; ".join([*filter(None, [", ".join(there)]), *advice])

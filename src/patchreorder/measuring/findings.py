@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from patchreorder.data.poses import AS_IT_IS, Pose
-from patchreorder.metrics.rate import Rate, rate
+from patchreorder.metrics.rate import Rate, Z, rate
 
 from .image_set import ImageSet, posed_batches
 from .measure import NetworkScores
@@ -44,6 +44,12 @@ def measurements(scores: NetworkScores, model: str) -> Iterator[Measurement]:
     for transform, poses in scores.transforms.items():
         if len(poses) > 1:
             yield made("consistency", scores.consistency(transform), transform=transform)
+        for what, right in (("error", scores.labels), ("change", scores.predictions_in(AS_IT_IS))):
+            if right is not None:
+                over = scores.over(transform, right=right)
+                details = {"poses": over.poses, "hardest": over.hardest}
+                yield made(f"mean {what}", over.mean, transform=transform, details=details)
+                yield made(f"worst {what}", over.worst, transform=transform, indices=_indices(over.missed))
     for layer, own in scores.layers.items():
         for transform, score in own.invariance.items():
             details = {name: getattr(score, name) for name in ("ceiling", "unselective", "silent")}
@@ -53,7 +59,10 @@ def measurements(scores: NetworkScores, model: str) -> Iterator[Measurement]:
             yield made("different", own.different.mean, layer=layer, n=own.different.n)
         for pose, similarity in own.similarity.items():
             details = {"spread": _finite(similarity.spread), "undefined": similarity.undefined}
-            yield made("similarity", similarity.mean, layer=layer, pose=pose, n=similarity.n, details=details)
+            half = Z * similarity.spread / math.sqrt(similarity.n) if similarity.n else math.nan
+            ends = {"low": _finite(similarity.mean - half), "high": _finite(min(1.0, similarity.mean + half))}
+            facts = {"layer": layer, "pose": pose, "n": similarity.n, **ends}
+            yield made("similarity", similarity.mean, details=details, **facts)
     for layer, stabilities in scores.order_stability.items():
         for pose, stability in stabilities.items():
             details = {
@@ -65,11 +74,17 @@ def measurements(scores: NetworkScores, model: str) -> Iterator[Measurement]:
 
 
 def unstable_images(
-    scores: NetworkScores, model: str, images: ImageSet, count: int, *, classes: Sequence[str] = ()
+    scores: NetworkScores,
+    model: str,
+    images: ImageSet,
+    count: int,
+    *,
+    classes: Sequence[str] = (),
+    side: float = 1.0,
 ) -> list[UnstableImage]:
     """At most `count` of the least stable images, each in the nearest poses that change its prediction.
 
-    `classes` are the names of the network's outputs, by default those of the images.
+    `classes` are the names of the network's outputs, by default those of the images; `side` is that of `measure`.
     """
     names = classes or images.classes
 
@@ -82,10 +97,10 @@ def unstable_images(
         own = [name for name, other in zip(scores.poses, changed[index].tolist(), strict=True) if other]
         nearest: dict[tuple[int, ...], str] = {}  # by direction
         for name in sorted(own, key=lambda name: _size(scores.poses[name])):
-            nearest.setdefault(tuple((value > 0) - (value < 0) for value in scores.poses[name]), name)
+            nearest.setdefault(_direction(scores.poses[name]), name)
         shown = [AS_IT_IS, *list(nearest.values())[:MAX_VIEWS]]
         poses = [scores.poses[name] for name in shown]
-        copies, _ = posed_batches(images.data, torch.tensor([index]), poses, fill=images.fill)
+        copies, _ = posed_batches(images.data, torch.tensor([index]), poses, fill=images.fill, side=side)
         views = [
             PosedView(name, class_name(int(scores.predictions_in(name)[index])), _png(copy[0]))
             for name, copy in zip(shown, copies, strict=True)
@@ -105,7 +120,12 @@ def _indices(mask: Tensor) -> list[int]:
 
 
 def _size(pose: Pose) -> float:
-    return max(abs(pose.degrees) / 90, abs(pose.down), abs(pose.right))
+    return max(abs(pose.degrees) / 90, abs(pose.down), abs(pose.right), abs(math.log(pose.scale)), pose.flip)
+
+
+def _direction(pose: Pose) -> tuple[int, ...]:
+    numbers = pose.degrees, pose.down, pose.right, pose.scale - 1, pose.flip
+    return tuple((value > 0) - (value < 0) for value in numbers)
 
 
 def _png(image: Tensor) -> bytes:

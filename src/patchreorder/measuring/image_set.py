@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,7 +13,8 @@ from patchreorder.data import datasets, folders
 from patchreorder.data.datasets import LabelledImages
 from patchreorder.data.images import MEAN
 from patchreorder.data.photos import Photos
-from patchreorder.data.poses import Pose, apply_pose
+from patchreorder.data.poses import UPRIGHT, Pose, apply_pose
+from patchreorder.data.sweeps import shrink
 from patchreorder.engine.batches import Dataset, model_input
 
 DIGITS, COLOURED = tuple(datasets.MNIST_VARIANTS), ("cifar10", "cifar10-r", "cifar10-t")
@@ -27,19 +28,27 @@ def posed_batches(
     poses: Iterable[Pose],
     *,
     fill: Sequence[float] | None = None,
+    side: float = 1.0,
     device: torch.device | str = "cpu",
 ) -> tuple[Iterator[Tensor], Tensor]:
     """The images (b,) of a data set in each of the poses, (b, c, h, w) in [0, 1], and their labels (b,).
 
     `fill` is the colour of uncovered pixels, black by default. Photographs have their own, and are posed before they
-    are cropped; images of other data sets are posed as they are in batches.
+    are cropped; images of other data sets are posed as they are in batches. With a `side` below 1, every image is
+    cropped first, shrunk to that part of its canvas and posed there, so that poses within `fitting_side` lose nothing.
     """
     device = torch.device(device)
-    if isinstance(data, Photos | GreyPhotos):
+    if isinstance(data, Photos | GreyPhotos) and side == 1:
         copies, labels = data.posed_batches(indices, poses)
+    elif isinstance(data, Photos | GreyPhotos):
+        (batch,), labels = data.posed_batches(indices, [UPRIGHT])
+        fill = MEAN if isinstance(data, Photos) else None
+        images = shrink(model_input(batch, device), side=side, fill=fill)
+        copies = (apply_pose(images, pose, fill=fill) for pose in poses)
     else:
         batch, labels = data.batch(indices)
         images = model_input(batch, device)
+        images = images if side == 1 else shrink(images, side=side, fill=fill)
         copies = (apply_pose(images, pose, fill=fill) for pose in poses)
     return (model_input(copy, device) for copy in copies), labels
 
@@ -81,6 +90,19 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.data)
+
+    def for_network(self, *, channels: int, side: int, crop: float) -> ImageSet:
+        """The same photographs for a network that takes another size, crop or number of channels; see `open_folder`.
+
+        Images of a data set stay as they are.
+        """
+        photos = self.data.photos if isinstance(self.data, GreyPhotos) else self.data
+        if not isinstance(photos, Photos):
+            return self
+        if channels not in (1, 3):
+            raise ValueError(f"channels ({channels}) must be 1 (grey) or 3 (RGB) to measure on a folder of images")
+        photos = replace(photos, size=side, short=round(side * crop))
+        return replace(self, data=GreyPhotos(photos) if channels == 1 else photos)
 
 
 def is_dataset(images: str) -> bool:
@@ -129,8 +151,6 @@ def open_folder(
     Raises:
         ValueError: there is no readable image, an image cannot be read (strict), or class folders do not match.
     """
-    if channels not in (1, 3):
-        raise ValueError(f"channels ({channels}) must be 1 (grey) or 3 (RGB) to measure on a folder of images")
     if not root.is_dir():
         names = ", ".join((*DIGITS, *COLOURED))
         raise ValueError(f"images ({root}) must be a folder of images, or one of {names}")
@@ -152,8 +172,8 @@ def open_folder(
     photos = photos.without(index for index, _ in bad)
     if not len(photos):
         raise ValueError(f"{title}: none of {len(bad)} images can be read; the first: {bad[0][1]}")
-    data = GreyPhotos(photos) if channels == 1 else photos
     known = bool((listing.labels >= 0).all())
     reasons = [reason for _, reason in bad]
     ignored = [name for name in listing.ignored if not name.rpartition("/")[2].startswith(".")]
-    return ImageSet(title, data, photos.names, listing.classes if known else [], bad=reasons, ignored=ignored)
+    found = ImageSet(title, photos, photos.names, listing.classes if known else [], bad=reasons, ignored=ignored)
+    return found.for_network(channels=channels, side=side, crop=crop)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,16 @@ class LayerScores:
     invariance: dict[str, Invariance]  # by transform; empty for the input image, or if not requested
     similarity: dict[str, Similarity]  # between the features of the unposed image and of each other pose
     different: DifferentImages | None = None  # cosine between the features of different images; None if not requested
+
+
+class OverPoses(NamedTuple):
+    """Wrong or changed predictions over the poses of a transform, in percent of the images."""
+
+    mean: Rate  # of all poses; the interval is for the number of images
+    worst: Rate  # in the worst pose of each image: wrong or changed in one pose or more
+    missed: Tensor  # (images,), bool: the images that `worst` counts
+    poses: int
+    hardest: str  # the pose with the most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +91,19 @@ class NetworkScores:
         """Pairs of poses with equal predictions, over all pairs of a transform; see `metrics.consistency`."""
         return consistency(torch.stack([self.predictions_in(pose) for pose in self.transforms[transform]]))
 
+    def over(self, transform: str, *, right: Tensor) -> OverPoses:
+        """The predictions in all poses of a transform but the unposed one, against the right ones, (images,)."""
+        poses = [pose for pose in self.transforms[transform] if pose != AS_IT_IS] or [AS_IT_IS]
+        hits = torch.stack([self.predictions_in(pose) == right for pose in poses])
+        fewest = int(hits.sum(1).argmin())
+        return OverPoses(
+            mean=rate(int((~hits).sum()), hits.numel(), n=self.images),
+            worst=rate(int((~hits.all(0)).sum()), self.images),
+            missed=~hits.all(0),
+            poses=len(poses),
+            hardest=poses[fewest],
+        )
+
     def changed(self) -> Tensor:
         """Whether the prediction differs from that for the unposed image, (images, poses), bool."""
         return (self.predictions != self.predictions_in(AS_IT_IS)).T
@@ -107,6 +131,7 @@ def measure(
     similarity: bool = True,
     order: bool = True,
     fill: Sequence[float] | None = None,
+    side: float = 1.0,
     batch: int | None = None,
     seed: int = 0,
     classes: int | None = None,
@@ -125,6 +150,7 @@ def measure(
         similarity: of features, for each layer and pose, over about `SAMPLE` evenly spaced images.
         order: the stability of each reordering layer, if there are any, in the smallest poses, over the same images.
         fill: colour of uncovered pixels, one number per channel; black by default.
+        side: below 1, images are shrunk to that part of their canvas before they are posed; see `sweeps.fitting_side`.
         batch: images per batch; by default as many as `BATCH_BYTES` allows.
         seed: of the `MAX_NEURONS` neurons that are drawn from larger layers for the invariance score.
         classes: of the labels; raises if the network has another number of outputs.
@@ -148,7 +174,7 @@ def measure(
     weight = next(network.parameters(), None) if isinstance(network, nn.Module) else None
     device = torch.device("cpu") if weight is None else weight.device
     indices = torch.arange(len(data))
-    first = next(posed_batches(data, indices[:2], [UPRIGHT], device=device)[0])
+    first = next(posed_batches(data, indices[:2], [UPRIGHT], fill=fill, side=side, device=device)[0])
     if isinstance(network, nn.Module):
         recording = record_activations(network, first, layers)
     else:
@@ -168,14 +194,14 @@ def measure(
         chosen = recorder.layers if invariance else ()
         thresholds = {name: FiringThresholds(images=len(data), max_neurons=MAX_NEURONS, seed=seed) for name in chosen}
         for part in indices.split(batch) if thresholds else ():
-            (images,), _ = posed_batches(data, part, [UPRIGHT], device=device)
+            (images,), _ = posed_batches(data, part, [UPRIGHT], fill=fill, side=side, device=device)
             activations = recorder(images)
             for name, threshold in thresholds.items():
                 threshold.update(activations.layers[name])
             report(len(images))
         scores = _Scores(transforms, recorder, thresholds, images=len(data), similarity=similarity, order=order)
         for part in indices.split(batch):
-            copies, labels = posed_batches(data, part, poses.values(), fill=fill, device=device)
+            copies, labels = posed_batches(data, part, poses.values(), fill=fill, side=side, device=device)
             for name, images in zip(poses, copies, strict=True):
                 activations = recorder(images)
                 if name == AS_IT_IS:
@@ -201,12 +227,19 @@ def _all_poses(transforms: Transforms) -> dict[str, Pose]:
                 raise ValueError(
                     f"pose ({name!r}) of transform {transform!r} is {pose}, but {poses[name]} in another: rename it"
                 )
+    names = {pose: name for name, pose in poses.items()}
+    for name, pose in poses.items():
+        if names[pose] != name:
+            raise ValueError(f"poses {name!r} and {names[pose]!r} are the same: give them one name, to compute it once")
     return poses
 
 
 def _smallest(poses: Mapping[str, Pose]) -> list[str]:
     """The smallest poses other than upright."""
-    sizes = {name: max(abs(pose.degrees) / 360, abs(pose.down), abs(pose.right)) for name, pose in poses.items()}
+    sizes = {
+        name: max(abs(pose.degrees) / 360, abs(pose.down), abs(pose.right), abs(math.log(pose.scale)), pose.flip)
+        for name, pose in poses.items()
+    }
     least = min(filter(None, sizes.values()), default=0)
     return [name for name, size in sizes.items() if 0 < size <= least * 1.001]
 

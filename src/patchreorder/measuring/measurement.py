@@ -12,7 +12,9 @@ class Measurement:
     """One number about a network."""
 
     model: str  # name of the network
-    measure: str  # error, agreement, commonest answer, consistency, invariance, similarity, different or order
+    # error, agreement, commonest answer, consistency, mean and worst error and change, invariance, similarity,
+    # different or order
+    measure: str
     value: float | None  # None if it is undefined
     layer: str = ""  # where it was measured; "" if it does not depend on it, as for transform and pose
     transform: str = ""

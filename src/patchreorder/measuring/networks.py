@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from patchreorder.engine.predict import for_inference
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.models import FAMILIES, cifar, create_model, mnist, shipped
-from patchreorder.models.backbones import BACKBONES, PACKAGES, imagenet_classifier, load_network, load_weights
+from patchreorder.models.backbones import BACKBONES, imagenet_classifier, load_network, load_weights
 from patchreorder.models.normalise import Normalise
+from patchreorder.models.packages import PACKAGES
 from patchreorder.models.saved import read_classifier
 from patchreorder.surgery.insertion import insert_after
 
@@ -46,12 +47,6 @@ class OpenedNetwork:
         """Whether it has a `PatchReorder` layer; always False for ONNX files, whose graph does not say."""
         layers = self.network.modules() if isinstance(self.network, nn.Module) else ()
         return any(isinstance(layer, PatchReorder) for layer in layers)
-
-    @property
-    def input(self) -> str:
-        """The images that it takes, in words."""
-        kind = "grey images" if self.channels == 1 else "colour images"
-        return f"{kind} of {self.side}x{self.side}" if self.side else kind
 
 
 def open_network(
@@ -118,27 +113,32 @@ def open_network(
 
 
 def distinct_names(opened: Sequence[OpenedNetwork]) -> list[OpenedNetwork]:
-    """The networks, renamed by their weights if they share a name."""
-    if len({network.name for network in opened}) == len(opened):
-        return list(opened)
+    """The networks; those that share a name are told apart by their weights, and those that share these by a number."""
+    names = [network.name for network in opened]
+    full = [
+        f"{network.name} ({network.weights})" if names.count(network.name) > 1 else network.name for network in opened
+    ]
+    counts = [full[:place].count(name) for place, name in enumerate(full)]
     return [
-        replace(network, name=f"{network.name} ({network.weights}{', second' * number})")
-        for number, network in enumerate(opened)
+        replace(network, name=f"{name}, {count + 1}" if count else name)
+        for network, name, count in zip(opened, full, counts, strict=True)
     ]
 
 
-def common_side(opened: Sequence[OpenedNetwork]) -> int | None:
-    """Pixels a side of the images that all networks take, None if none says; raises ValueError if they differ."""
-    first = opened[0]
-    side = first.side
-    for other in opened[1:]:
-        if other.channels != first.channels or (side and other.side and side != other.side):
+def common_classes(opened: Sequence[OpenedNetwork]) -> list[str] | None:
+    """The names of the outputs of all networks that know them; None if none does.
+
+    Raises:
+        ValueError: two networks have other classes, or others in another order.
+    """
+    known = [network for network in opened if network.classes is not None]
+    for network in known[1:]:
+        if network.classes != known[0].classes:
             raise ValueError(
-                f"compare ({other.name}) takes {other.input}, {first.name} {first.input}: they cannot be measured on "
-                "the same images"
+                f"{known[0].name} and {network.name} have other classes, so that labels cannot fit both: measure them "
+                "one at a time, or with --no-labels"
             )
-        side = side or other.side
-    return side
+    return known[0].classes if known else None
 
 
 def _open_ours(name: str, dataset: str | None, weights: Path | None, options: dict[str, Any]) -> OpenedNetwork:

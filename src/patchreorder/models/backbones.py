@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +24,9 @@ from patchreorder.data.weights import read_weights
 from .alexnet import alexnet
 from .inverted_residual import HEAD, LITE0, LITE1, LITE2, MOBILENET_V2, InvertedResidualNet, Stage, stage_layers
 from .normalise import STD, Normalise
+from .packages import PACKAGES, import_package
 
 SIZE = 224  # pixels a side of the images that descriptors and AlexNet take
-PACKAGES = ("timm", "torchvision")  # the core never imports them
 Colour = tuple[float, float, float]
 
 
@@ -232,12 +231,7 @@ def load_network(
 
     Also the mean, the standard deviation and the pixels a side of the images that it was trained with.
     """
-    try:
-        module: Any = importlib.import_module(package)
-    except (ImportError, RuntimeError) as error:  # a package built for another torch raises either
-        raise ImportError(
-            f"networks of {package} need it, working with this torch ({error}): pip install 'patchreorder[vision]'"
-        ) from None
+    module: Any = import_package(package)
     mean, std, size = MEAN, STD, SIZE
     try:
         if package == "timm":

@@ -17,8 +17,9 @@ from torch import Tensor
 from patchreorder.files import write_whole
 from patchreorder.untrusted import clean, is_count, is_number
 
-from .backbones import BACKBONES, PACKAGES, open_backbone
+from .backbones import BACKBONES, open_backbone
 from .familiarity import DIRECTIONS
+from .packages import PACKAGES
 from .photo_classifier import Block, FeatureBlocks, PhotoClassifier
 
 FORMAT = 2

@@ -1,4 +1,4 @@
-"""The result of `patchreorder measure`, for one network or two, as sentences and terminal tables."""
+"""The result of `patchreorder measure`, for one network or several, as sentences and terminal tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from patchreorder.untrusted import clean
 
 from . import text
 from .comparison import McNemar, mcnemar
+from .measured_poses import AS_IT_IS, Extreme, extremes, in_words
 from .sheets import Sheet
 from .terminal import print_sheet
 
-AS_IT_IS = "as it is"
 NOTABLE = 0.5  # points: the summary does not explain smaller losses
 COLLAPSED = 90.0  # percent of the images with one answer, and at least so many points more than have one label
 DEAD = 1e-4  # one minus the cosine of different images: a layer with less has the same features for all
@@ -45,11 +45,12 @@ class Document:
     n: int
     labelled: bool
     models: Sequence[MeasuredNetwork]
-    poses: Mapping[str, Sequence[float]]  # degrees, shift down in parts of the height, shift right of the width
+    poses: Mapping[str, Sequence[float]]  # degrees, shifts down and right in parts of the sides, scale, flip
     transforms: Mapping[str, Sequence[str]]  # names of their poses
     measurements: Sequence[Measurement]
     unstable: Sequence[UnstableImage] = ()
     labels: Sequence[int] = ()  # of the images, if they are known
+    side: float = 1.0  # of the images on their canvas; below 1 they are shrunk, so that no pose loses a part of them
     bad: Sequence[str] = ()  # files that could not be read, and why
     seed: int = 0
     command: str = ""
@@ -68,9 +69,14 @@ class Document:
         """Wrong predictions in a pose, in percent; without labels, predictions that differ from the unposed image's."""
         if self.labelled:
             (found,) = self.find(model, "error", pose=pose)
-            return Rate(found.value or 0.0, found.low or 0.0, found.high or 0.0)
+            return _rate(found)
         (found,) = self.find(model, "agreement", pose=pose)
         return Rate(100 - (found.value or 0.0), 100 - (found.high or 0.0), 100 - (found.low or 0.0))
+
+    def over(self, model: str, transform: str, *, worst: bool) -> Rate | None:
+        """The same over the poses of a transform: the mean, or in the worst pose of each image; None if unknown."""
+        what = f"{'worst' if worst else 'mean'} {'error' if self.labelled else 'change'}"
+        return next((_rate(found) for found in self.find(model, what, transform=transform)), None)
 
     @property
     def counted(self) -> str:
@@ -95,65 +101,17 @@ class Rate(NamedTuple):
     high: float
 
 
-class PoseAxis(NamedTuple):
-    """The poses that differ in one parameter, including the unposed image."""
-
-    title: str
-    x: str  # the parameter
-    points: list[tuple[float, str]]  # its value and the pose, ascending
+def _rate(found: Measurement) -> Rate:
+    return Rate(found.value or 0.0, found.low or 0.0, found.high or 0.0)
 
 
-class Extreme(NamedTuple):
-    """The farthest poses of one kind."""
+def mean_rate(document: Document, model: str, poses: Sequence[str]) -> Rate:
+    """The mean of a network's rates over poses.
 
-    words: str  # such as "rotated by 45°"
-    poses: list[str]
-
-
-def pose_axes(document: Document) -> list[PoseAxis]:
-    """The poses by rotation angle, by horizontal, by vertical and by diagonal shift."""
-    found = []
-    for title, x, parameter in (
-        ("Rotated", "angle, degrees (counter-clockwise)", lambda d, y, x: d if not (x or y) else 0),
-        ("Shifted horizontally", "shift to the right, % of the width", lambda d, y, x: 100 * x if not (d or y) else 0),
-        ("Shifted vertically", "shift down, % of the height", lambda d, y, x: 100 * y if not (d or x) else 0),
-        ("Shifted diagonally", "shift right and down, %", lambda d, y, x: 100 * y if x == y and not d else 0),
-    ):
-        points = [(round(value, 6), name) for name, pose in document.poses.items() if (value := parameter(*pose[:3]))]
-        if points:
-            found.append(PoseAxis(title, x, sorted([*points, (0.0, AS_IT_IS)])))
-    return found
-
-
-def extremes(document: Document) -> list[Extreme]:
-    """The largest rotations, and the largest shifts of all directions."""
-    found: dict[str, list[str]] = {}
-    for axis in pose_axes(document):
-        most = max(abs(value) for value, _ in axis.points)
-        words = f"rotated by {most:g}°" if axis.title == "Rotated" else f"shifted by {most:g} %"
-        found.setdefault(words, []).extend(name for value, name in axis.points if abs(value) == most)
-    return [Extreme(*pair) for pair in found.items()]
-
-
-def in_words(pose: Sequence[float]) -> str:
-    """A pose in words.
-
-    >>> in_words((9.0, 0, 0)), in_words((0, 0, -0.04)), in_words((0, 0.2, 0.2))
-    ('rotated 9° left', 'shifted 4 % left', 'shifted 20 % down, 20 % right')
+    The ends of its interval are the means of theirs, as if an image had the same answer in all of them: rather wide.
     """
-    degrees, down, right = pose[:3]
-    rotated = [f"rotated {abs(degrees):g}° {'left' if degrees > 0 else 'right'}"] if degrees else []
-    shifted = [
-        f"{abs(100 * value):.3g} % {words[value > 0]}"
-        for value, words in ((down, ("up", "down")), (right, ("left", "right")))
-        if value
-    ]
-    return ", ".join(rotated + ([f"shifted {', '.join(shifted)}"] if shifted else [])) or AS_IT_IS
-
-
-def mean_rate(document: Document, model: str, poses: Sequence[str]) -> float:
-    """The mean of a network's rates over poses."""
-    return sum(document.rate(model, pose).value for pose in poses) / len(poses)
+    rates = [document.rate(model, pose) for pose in poses]
+    return Rate(*(sum(part) / len(rates) for part in zip(*rates, strict=True)))
 
 
 class LayerMeasure(NamedTuple):
@@ -170,7 +128,7 @@ def layer_measures(document: Document) -> list[LayerMeasure]:
     names = [model.name for model in document.models]
     similar = {
         words: {name: _mean_by_layer(document, name, "similarity", poses) for name in names}
-        for words, poses in extremes(document)
+        for words, poses in extremes(document.poses)
     }
     different = {name: different_images(document, name) for name in names}
     found = [LayerMeasure(f"cosine, {words}", 1.0, 2, values) for words, values in similar.items()]
@@ -250,21 +208,26 @@ def _mean_by_layer(document: Document, model: str, measure: str, poses: Iterable
 
 
 def rates_sheet(document: Document) -> Sheet:
-    """A row for each kind of pose, a column for each network."""
+    """A row for each kind of pose and for each transform, a column for each network; with 95 % intervals."""
     names = [model.name for model in document.models]
-    rows = [[AS_IT_IS, *(_with_interval(document.rate(name, AS_IT_IS)) for name in names)]] if document.labelled else []
-    for words, poses in extremes(document):
-        rows.append([words, *(text.number(mean_rate(document, name, poses), 1) for name in names)])
+    groups = [Extreme(AS_IT_IS, [AS_IT_IS])] * document.labelled + extremes(document.poses)
+    rows = [[words, *(_with_interval(mean_rate(document, name, poses)) for name in names)] for words, poses in groups]
+    for transform, poses in document.transforms.items():
+        count = sum(pose != AS_IT_IS for pose in poses)
+        for worst, title in ((False, f"{transform}: mean of {count} poses"), (True, f"{transform}: worst of {count}")):
+            found = [document.over(name, transform, worst=worst) for name in names]
+            if all(found):
+                rows.append([title, *(_with_interval(own) for own in found if own)])
     for transform in document.transforms:
-        found = [document.find(name, "consistency", transform=transform) for name in names]
-        if all(found):
-            title = f"same prediction in any two poses ({transform})"
-            rows.append([title, *(text.number(own[0].value, 1) for own in found)])
+        same = [document.find(name, "consistency", transform=transform) for name in names]
+        if all(same):
+            title = f"{transform}: same prediction in any two poses"
+            rows.append([title, *(_with_interval(_rate(own[0])) for own in same)])
     return Sheet("Predictions", [f"{document.counted}, % of the images", *names], rows)
 
 
-def _with_interval(rate: Rate) -> str:
-    return f"{text.number(rate.value, 1)} ({text.number(rate.low, 1)} to {text.number(rate.high, 1)})"
+def _with_interval(rate: Rate, unit: str = "") -> str:
+    return f"{text.number(rate.value, 1)}{unit} ({text.number(rate.low, 1)} to {text.number(rate.high, 1)})"
 
 
 def summary(document: Document) -> list[str]:
@@ -275,8 +238,8 @@ def summary(document: Document) -> list[str]:
         if document.labelled:
             of = f"{text.number(unposed, 1)} % of {text.count(document.n)} images"
             sentences.append(f"{model.name} is wrong about {of} as they are.")
-        for extreme in extremes(document):
-            there = mean_rate(document, model.name, extreme.poses)
+        for extreme in extremes(document.poses):
+            there = mean_rate(document, model.name, extreme.poses).value
             if document.labelled:
                 loss = there - unposed
                 what = f"loses {loss:.1f} points" if loss >= 0.05 else "loses nothing" if loss > -0.05 else ""
@@ -286,7 +249,25 @@ def summary(document: Document) -> list[str]:
                 what = f"changes its prediction for {there:.1f} % of the images"
             where = _where(document, model.name, extreme) if loss >= NOTABLE else ""
             sentences.append(f"{model.name} {what} when {extreme.words}{where}.")
+        sentences += _worst(document, model.name)
     return sentences + [_compared(document, pair) for pair in pairs(document)]
+
+
+def _worst(document: Document, model: str) -> Iterator[str]:
+    """The worst pose of each image, over the transform that has the most."""
+    found = {
+        transform: rate for transform in document.transforms if (rate := document.over(model, transform, worst=True))
+    }
+    if found:
+        transform, rate = max(found.items(), key=lambda item: item[1].value)
+        (mean,) = document.find(model, f"mean {'error' if document.labelled else 'change'}", transform=transform)
+        hardest = mean.details.get("hardest", AS_IT_IS)
+        what = "is wrong about" if document.labelled else "changes its prediction for"
+        yield (
+            f"{model} {what} {_with_interval(rate, ' %')} of the images in at least one of {mean.details.get('poses')} "
+            f"poses ({transform}); the hardest for all is {in_words(document.poses[hardest])}, with "
+            f"{document.rate(model, hardest).value:.1f} %."
+        )
 
 
 def _where(document: Document, model: str, extreme: Extreme) -> str:
@@ -322,21 +303,24 @@ class NetworkPair(NamedTuple):
 
 
 def pairs(document: Document) -> list[NetworkPair]:
-    """The two networks of a comparison by an exact sign test over images: unposed, and over each transform."""
+    """The first network with each other one by an exact sign test over images: unposed, and over each transform."""
     if len(document.models) < 2:
         return []
-    a, b = (model.name for model in document.models[:2])
-    groups = {AS_IT_IS: [AS_IT_IS]} if document.labelled else {}
-    found = []
-    for where, poses in {**groups, **document.transforms}.items():
-        wrong = [Counter(_counted(document, model, poses)) for model in (a, b)]
-        images = wrong[0].keys() | wrong[1].keys()
-        test = mcnemar(
-            [image for image in images if wrong[0][image] > wrong[1][image]],
-            [image for image in images if wrong[1][image] > wrong[0][image]],
-        )
-        found.append(NetworkPair(where, mean_rate(document, a, poses), mean_rate(document, b, poses), test, (a, b)))
-    return found
+    posed = {where: [pose for pose in poses if pose != AS_IT_IS] for where, poses in document.transforms.items()}
+    groups = ({AS_IT_IS: [AS_IT_IS]} if document.labelled else {}) | {where: own for where, own in posed.items() if own}
+    a, *others = (model.name for model in document.models)
+    return [_pair(document, where, poses, (a, b)) for b in others for where, poses in groups.items()]
+
+
+def _pair(document: Document, where: str, poses: Sequence[str], names: tuple[str, str]) -> NetworkPair:
+    wrong = [Counter(_counted(document, model, poses)) for model in names]
+    images = wrong[0].keys() | wrong[1].keys()
+    test = mcnemar(
+        [image for image in images if wrong[0][image] > wrong[1][image]],
+        [image for image in images if wrong[1][image] > wrong[0][image]],
+    )
+    first, second = (mean_rate(document, model, poses).value for model in names)
+    return NetworkPair(where, first, second, test, names)
 
 
 def _counted(document: Document, model: str, poses: Sequence[str]) -> Iterator[int]:
@@ -372,4 +356,4 @@ def _layers(document: Document, model: str) -> Sheet:
         [layer, *(text.number(measure.values[model].get(layer), measure.digits) for measure in measures)]
         for layer in document.layers(model)
     ]
-    return Sheet(f"Layers of {model}", ["layer", *(measure.title for measure in measures)], rows)
+    return Sheet(f"Layers of {model}", ["layer", *(measure.title for measure in measures)], rows, whole=True)

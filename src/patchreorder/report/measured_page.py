@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,12 +11,13 @@ from typing import NamedTuple
 from patchreorder.files import write_whole
 from patchreorder.untrusted import clean
 
-from . import measured, page, text
+from . import measured, measured_poses, page, text
 from .curves import Line
 from .drawing import STYLES, Drawing
 from .line_chart import LineChart, Panel, Series
 from .mark_chart import MarkChart, MarkPanel, Marks
-from .measured import Document, LayerMeasure, PoseAxis
+from .measured import Document, LayerMeasure
+from .measured_poses import PoseAxis
 from .page import Tile
 from .sheets import Sheet
 
@@ -43,7 +45,7 @@ def render(document: Document) -> str:
         sentences=measured.summary(document),
         rates=measured.rates_sheet(document),
         curves=_curves(document),
-        curve_sheets=[_curve_sheet(document, axis) for axis in measured.pose_axes(document)],
+        curve_sheets=[_curve_sheet(document, axis) for axis in measured_poses.pose_axes(document.poses)],
         pairs=_pairs_sheet(document),
         layers=_layers(document, measures),
         layer_sheet=_layer_sheet(document, measures),
@@ -59,11 +61,11 @@ def _curves(document: Document) -> Drawing | None:
             axis.title,
             [
                 Series(clean(model.name), _line(document, model.name, axis), style)
-                for model, style in zip(document.models, STYLES[1:], strict=False)
+                for model, style in zip(document.models, itertools.cycle(STYLES[1:]), strict=False)
             ],
             axis.x,
         )
-        for axis in measured.pose_axes(document)
+        for axis in measured_poses.pose_axes(document.poses)
     ]
     y = f"{document.counted}, %"
     band = "95 % (Wilson), each for its point alone"
@@ -84,16 +86,16 @@ def _curve_sheet(document: Document, axis: PoseAxis) -> Sheet:
 
 
 def _pairs_sheet(document: Document) -> Sheet:
-    names = [model.name for model in document.models]
     rows = [
         [
-            *(pair.where, pair.verdict, text.number(pair.first, 1), text.number(pair.second, 1)),
+            *(" and ".join(pair.names), pair.where, pair.verdict),
+            *(text.number(pair.first, 1), text.number(pair.second, 1)),
             *(text.count(pair.test.only_a), text.count(pair.test.only_b), text.chance(pair.test.p)),
         ]
         for pair in measured.pairs(document)
     ]
-    heads = ["poses", "verdict", *(f"{name}, %" for name in names), *(f"worse for {name}" for name in names)]
-    return Sheet("Both networks, image by image", [*heads, "sign test"], rows, texts=2)
+    heads = ["networks", "poses", "verdict", "first, %", "second, %", "worse for the first", "for the second"]
+    return Sheet("Two networks, image by image", [*heads, "sign test"], rows, texts=3)
 
 
 def _layer_names(document: Document) -> list[str]:
@@ -117,7 +119,7 @@ def _layers(document: Document, measures: Sequence[LayerMeasure]) -> Drawing | N
     for measure in measures:
         marks = [
             Marks(clean(model), style, [(layers.index(layer), value) for layer, value in own.items()])
-            for (model, own), style in zip(measure.values.items(), STYLES[1:], strict=False)
+            for (model, own), style in zip(measure.values.items(), itertools.cycle(STYLES[1:]), strict=False)
         ]
         panels.append(MarkPanel(clean(measure.title), marks, include=[0, measure.ceiling]))
     alt = "The measures of the layers; the numbers are in the table"
@@ -140,7 +142,7 @@ def _orders_sheet(document: Document) -> Sheet:
     for model in document.models:
         for found in document.find(model.name, "order"):
             margins = (found.details.get(name) or [] for name in ("margin_at_flips", "margin_of_neighbours"))
-            pose = measured.in_words(document.poses[found.pose])
+            pose = measured_poses.in_words(document.poses[found.pose])
             rates = text.number(found.value, 1), text.count(found.n)
             levels = (", ".join(text.number(value, 3) for value in values) for values in margins)
             rows.append([model.name, found.layer, pose, *rates, *levels])
@@ -155,7 +157,7 @@ def _unstable(document: Document, model: str) -> list[Shown]:
             label = f", label {image.label}" if image.label else ""
             tiles = []
             for pose, prediction, png in image.views:
-                caption = f"{measured.in_words(document.poses[pose])}: {prediction}{label}"
+                caption = f"{measured_poses.in_words(document.poses[pose])}: {prediction}{label}"
                 tiles.append(Tile("data:image/png;base64," + base64.b64encode(png).decode(), caption))
                 label = ""
             others = len(document.poses) - 1

@@ -17,6 +17,7 @@ class Sheet(NamedTuple):
     rows: Sequence[Sequence[str]]
     texts: int = 1  # the first columns; the others are numbers
     best: Collection[tuple[int, int]] = ()  # row and column of the best values
+    whole: bool = False  # texts are never wrapped, so that names can be copied
     noted: Collection[tuple[int, int]] = ()  # row and column of values with a note
 
 

@@ -41,8 +41,11 @@ def print_sheet(sheet: Sheet, notes: Iterable[str], console: Console) -> None:
         shown = RichTable(title=_text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         shown.padding = (0, 1, 0, 0)
         for column in columns:
-            number = column >= sheet.texts
-            shown.add_column(_text(sheet.heads[column]), justify="right" if number else "left", no_wrap=number)
+            number, head = column >= sheet.texts, _text(sheet.heads[column])
+            whole = sheet.whole and not number  # then heads of numbers give way
+            least = max(len(row[column]) for row in sheet.rows) if whole else None
+            no_wrap = whole or (number and not sheet.whole)
+            shown.add_column(head, justify="right" if number else "left", no_wrap=no_wrap, min_width=least)
         for i, row in enumerate(sheet.rows):
             best = {j for row_of, j in sheet.best if row_of == i}
             cells = ((j, row[j]) for j in columns)
@@ -58,14 +61,14 @@ def print_sheet(sheet: Sheet, notes: Iterable[str], console: Console) -> None:
 
 
 def _parts(sheet: Sheet, width: int) -> list[list[int]]:
-    """The columns of each part that fits the width; a text column may be wrapped to 12 characters."""
+    """The columns of each part that fits the width; a text column may be wrapped to 12 characters, if not `whole`."""
 
     def wide(column: int) -> int:
         cells = [sheet.heads[column], *(f"* {row[column]}" for row in sheet.rows)]
         return 1 + max(len(line) for cell in cells for line in cell.split("\n"))
 
     texts = list(range(sheet.texts))
-    used = room = sum(min(13, wide(column)) for column in texts)
+    used = room = sum(wide(column) if sheet.whole else min(13, wide(column)) for column in texts)
     parts = [texts.copy()]
     for column in range(sheet.texts, len(sheet.heads)):
         if used + wide(column) > width and len(parts[-1]) > len(texts):

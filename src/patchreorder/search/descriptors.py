@@ -29,10 +29,11 @@ from patchreorder.engine.distributed import ALONE, World
 from patchreorder.engine.predict import for_inference, predict
 from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.layers.registry import LAYER_TYPES
-from patchreorder.models.backbones import BACKBONES, PACKAGES, SIZE, load_backbone, load_network, truncated
+from patchreorder.models.backbones import BACKBONES, SIZE, load_backbone, load_network, truncated
 from patchreorder.models.features import LayerActivation, PooledLayers
 from patchreorder.models.inserted_layer import inserted_layer
 from patchreorder.models.normalise import Normalise
+from patchreorder.models.packages import PACKAGES
 from patchreorder.models.pools import POOLS, check_pool_fits, create_pool, flattened
 
 from .images import PREPROCESSING, WHOLE

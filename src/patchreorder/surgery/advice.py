@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from patchreorder.layers.ranked_pool import ranked_pool
 from patchreorder.operator.functional import Grid
+from patchreorder.untrusted import clean
 
-from .feature_maps import ForwardTrace, MapModule, trace_forward
+from .feature_maps import ForwardTrace, MapModule, is_convolution, trace_forward
 from .insertion import check_plain
 from .probe import Probe, evaluating, is_maps
 
@@ -54,8 +55,21 @@ class Advice(NamedTuple):
     layer: str = ""  # the layer to insert after it, for `insert_after`; with "no-op", the layer in place of the pool
 
 
-def advise(model: nn.Module, example: Tensor | tuple[Any, ...], *, console: Console | None = None) -> list[Advice]:
-    """Print which modules a reordering layer can follow, which layer to try, and where it would do nothing or harm.
+class Advices(list[Advice]):
+    """One `Advice` per module in the order of the calls, and what follows from them in a sentence."""
+
+    def __init__(self, advice: Iterable[Advice], sentence: str) -> None:
+        super().__init__(advice)
+        self.sentence = sentence
+
+    def __repr__(self) -> str:
+        return f"<advice on {len(self)} modules: {clean(self.sentence)}>"
+
+
+def advise(
+    model: nn.Module, example: Tensor | tuple[Any, ...], *, table: bool = False, console: Console | None = None
+) -> Advices:
+    """Print in a sentence whether and where a reordering layer can help, and the code that inserts it.
 
     The model runs once to find the modules that return feature maps, and again for each of them with its maps shuffled,
     every channel by itself. If the output stays the same up to rounding, reordering is a no-op there. If convolutions
@@ -74,26 +88,33 @@ def advise(model: nn.Module, example: Tensor | tuple[Any, ...], *, console: Cons
     4. `reorder:grid=pixels` after the last module without a warning, but not after a dropout. `ranked`, which sorts by
        value and not by energy, if the maps hold negative values and the model accepts its output.
 
-    Nothing is recommended if a layer of the family follows a module already, or if the output is constant.
+    Nothing is recommended if a layer of the family follows a module already, or if the output is constant. Transformers
+    are refused: their tokens carry their positions, so that reordering the maps of their first convolution breaks them.
 
     Args:
         model: any plain `nn.Module` that takes images.
         example: the input of the model, ideally a small batch of real images; a tuple holds several arguments.
+        table: print all modules, too: their maps, the settings that fit, and warnings.
         console: where to print.
 
     Returns:
-        One `Advice` per module, in the order of the calls.
+        One `Advice` per module, in the order of the calls; its `sentence` is what is printed first.
 
     Raises:
-        ValueError: the example is empty, or the output has no tensors or changes from run to run.
+        ValueError: the model is a transformer, the example is empty, or the output has no tensors or changes from run
+            to run.
         TypeError: the model is compiled, wrapped, scripted or traced, or an argument is of the wrong type.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten())
     >>> found = advise(model, torch.rand(1, 3, 8, 8), console=Console(quiet=True))
     >>> [(advice.name, advice.height, advice.warning) for advice in found]
     [('0', 6, 'no-op'), ('1', 6, 'no-op')]
+    >>> found
+    <advice on 2 modules: The network ends in a global pool (2): reordering its maps changes nothing. What is left is \
+`unroll` or `align` at the input, or `ranked:quantiles=16` in place of the pool.>
     """
     check_plain(model)
+    refuse_transformers(model)
     arguments = example if isinstance(example, tuple) else (example,)
     tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
     if not tensors:
@@ -113,8 +134,35 @@ def advise(model: nn.Module, example: Tensor | tuple[Any, ...], *, console: Cons
             advice, background = [entry._replace(warning=CONSTANT) for entry in advice], ""
         else:
             advice, background = _recommend(advice, modules, trace, probe), _background(probe)
-    _print(advice, trace.pool, background, console)
-    return advice
+    images = [value for value in arguments if is_maps(value)]
+    if images and all(bool((value == value[..., :1, :1]).all()) for value in images):
+        sentence = "Every pixel of the example images is the same, so that positions cannot matter: give real images."
+    else:
+        sentence = _sentence(advice, model, trace.pool, background)
+    found = Advices(advice, sentence)
+    _print(found, trace.pool, background, console, table=table)
+    return found
+
+
+def refuse_transformers(model: nn.Module) -> None:
+    """Raise ValueError if a model has as many attention modules as convolutions larger than 1x1, or more."""
+    attention = [name for name, module in model.named_modules() if _attends(module)]
+    convolutions = sum(is_convolution(module) for module in model.modules())
+    if attention and len(attention) >= convolutions:
+        raise ValueError(
+            f"model ({type(model).__name__}) is a transformer, with attention in {clean(attention[0])}: its tokens "
+            "carry their positions, and reordering its maps would give them wrong ones. What is left is a layer at the "
+            'input: model = nn.Sequential(create_layer("align"), model) undoes shifts over an empty background'
+        )
+
+
+def _attends(module: nn.Module) -> bool:
+    """Whether it is attention between tokens: it makes queries, keys and values in one matrix product."""
+    if isinstance(module, nn.MultiheadAttention):
+        return True
+    if "Attention" not in type(module).__name__:
+        return False
+    return any(isinstance(part, nn.Linear) and part.out_features == 3 * part.in_features for part in module.children())
 
 
 def _judge(found: MapModule, probe: Probe, convolutions: list[int]) -> Advice:
@@ -175,7 +223,50 @@ def _background(probe: Probe) -> str:
     return "zero" if not bool(first.any()) else "constant"
 
 
-def _print(advice: list[Advice], pool: str, background: str, console: Console) -> None:
+def _sentence(advice: list[Advice], model: nn.Module, pool: str, background: str) -> str:
+    """What follows from the advice, the first that applies."""
+    warnings = {entry.warning for entry in advice}
+    if CONSTANT in warnings:
+        return "The output is the same for other inputs: no module can be judged."
+    if REORDERED in warnings:
+        after = next(entry.name for entry in advice if entry.warning == REORDERED)
+        return f"A reordering layer follows {after} already: nothing is proposed."
+    for entry in advice:
+        if entry.layer.startswith("orient"):
+            return f"Insert `{entry.layer}` after {entry.name}: it undoes rotations by 90 degrees."
+    if background:
+        return "Put `align` at the input: it undoes shifts over the empty background of these images."
+    if not advice:
+        return "No module returns feature maps (batch, channels, height, width): there is nothing to reorder."
+    for entry in advice:
+        if entry.warning == NO_OP and entry.layer:
+            average = pool and "Avg" in type(model.get_submodule(pool)).__name__
+            kind = f"global {'average' if average else 'pool'}{f' ({pool})' if pool else ''}"
+            return (
+                f"The network ends in a {kind}: reordering its maps changes nothing. What is left is `unroll` or "
+                f"`align` at the input, or `{entry.layer}` in place of the pool."
+            )
+    free = [entry for entry in advice if entry.layer and not entry.warning]
+    if free:
+        return f"Insert `{free[-1].layer}` after {free[-1].name}: no convolution follows, and positions matter there."
+    return (
+        "No module is free of warnings: flatten the last maps for the classifier instead of pooling them globally, and "
+        "reorder them there."
+    )
+
+
+def _print(advice: Advices, pool: str, background: str, console: Console, *, table: bool) -> None:
+    console.print(clean(advice.sentence), markup=False, highlight=False, soft_wrap=True)
+    if table:
+        _print_table(advice, console)
+    elif advice:
+        more = f"All {len(advice)} modules: advise(model, example, table=True)."
+        console.print(more, markup=False, highlight=False, soft_wrap=True)
+    for line in _conclusions(advice, pool, background, table=table):
+        console.print(clean(line), markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_table(advice: list[Advice], console: Console) -> None:
     if advice:
         table = Table(box=None, padding=(0, 2, 0, 0))
         table.add_column("name", no_wrap=True, overflow="fold")  # never shortened, so that it can be copied
@@ -185,12 +276,10 @@ def _print(advice: list[Advice], pool: str, background: str, console: Console) -
             size = f"{entry.channels}x{entry.height}x{entry.width}"
             by_layer = not entry.warning or entry.layer.startswith("orient")
             short = entry.layer.partition(":")[0] if by_layer else entry.warning  # the table must fit 80 columns
-            table.add_row(escape(entry.name or '""'), entry.kind, size, *(_leftovers(entry, n) for n in GRIDS), short)
+            table.add_row(
+                escape(clean(entry.name) or '""'), entry.kind, size, *(_leftovers(entry, n) for n in GRIDS), short
+            )
         console.print(table)
-    else:
-        console.print("No module returns feature maps (batch, channels, height, width) with more than one position.")
-    for sentence in _conclusions(advice, pool, background):
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def _leftovers(entry: Advice, grid: int) -> str:
@@ -200,22 +289,17 @@ def _leftovers(entry: Advice, grid: int) -> str:
     return " ".join(map(str, left)) or "-"
 
 
-def _conclusions(advice: list[Advice], pool: str, background: str) -> Iterator[str]:
+def _conclusions(advice: list[Advice], pool: str, background: str, *, table: bool) -> Iterator[str]:
     warnings = {entry.warning.split(":")[0] for entry in advice}
-    if advice:
+    if advice and table:
         yield 'grid=N: pixels outside the patches at levels 1, 2, 3, where they fit; grid="pixels" fits all maps.'
-    yield from (f"{warning}: {meaning}" for warning, meaning in MEANINGS.items() if warning in warnings)
+        yield from (f"{warning}: {meaning}" for warning, meaning in MEANINGS.items() if warning in warnings)
     if REORDERED in warnings:
         return
     recommendations = [*_recommendations(advice, pool, background)]
     if recommendations:
         yield "Try these, the first one first. They are rules of thumb; measured results are in docs/choosing.md."
         yield from recommendations
-    elif advice and CONSTANT not in warnings:
-        yield (
-            "No module is free of warnings: flatten the last maps for the classifier instead of pooling them "
-            "globally, and reorder them there."
-        )
 
 
 def _recommendations(advice: list[Advice], pool: str, background: str) -> Iterator[str]:

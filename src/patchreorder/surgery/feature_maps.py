@@ -58,7 +58,7 @@ class ForwardTrace:
         found = self.found.setdefault(module, new)
         found.calls += 1
         found.negative |= bool((output < 0).any())
-        if _is_convolution(module):
+        if is_convolution(module):
             self.convolutions.append(self.calls)
         normalises = isinstance(module, nn.LayerNorm) and module.normalized_shape == output.shape[3:]
         if isinstance(module, nn.Linear) or (normalises and output.shape[3] != output.shape[1]):
@@ -82,7 +82,7 @@ class ForwardTrace:
                 found.inner.followed |= found.followed
             elif found.module in self.names and not isinstance(found.module, Layer):
                 kept.insert(0, found)
-        return [found for found in kept if found.shape not in self.channels_last or _is_convolution(found.module)]
+        return [found for found in kept if found.shape not in self.channels_last or is_convolution(found.module)]
 
 
 def trace_forward(probe: Probe) -> ForwardTrace:
@@ -98,7 +98,7 @@ def trace_forward(probe: Probe) -> ForwardTrace:
     return trace
 
 
-def _is_convolution(module: nn.Module) -> bool:
+def is_convolution(module: nn.Module) -> bool:
     """Whether it is a convolution larger than 1x1, of any class: known by its weight and `kernel_size`."""
     weight, size = getattr(module, "weight", None), getattr(module, "kernel_size", 1)
     return isinstance(weight, Tensor) and weight.dim() == 4 and max(size if isinstance(size, tuple) else (size,)) > 1

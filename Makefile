@@ -8,7 +8,7 @@ EXTRAS := dev,docs,report,export,tensorboard,vision,jpeg,search,qdrant,postgres,
 MAKEFLAGS += -j2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all check lint types doctests bench fuzz reproduce docs dist clean
+.PHONY: help setup test test-all check lint types doctests bench fuzz soak reproduce docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +63,11 @@ fuzz: ## the kernel under AddressSanitizer, for the processor at hand
 	$(CXX) -std=c++17 -O1 -g -w -march=native -ffp-contract=off -fsanitize=address,undefined \
 	  -fno-sanitize-recover=undefined -pthread tests/fuzz.cpp -o build/fuzz
 	build/fuzz 100000 1
+
+# Each defence gets an equal share; a failure prints the seed and the case that repeat it.
+SOAK ?= 3600
+soak: setup ## the standing defences of tests/defences for an hour, or SOAK seconds
+	PATCHREORDER_DEFENCE_SECONDS=$$(($(SOAK) / 5)) OMP_NUM_THREADS=1 $(BIN)/pytest tests/defences -m '' -s --timeout 0 -o faulthandler_timeout=0
 
 reproduce: setup ## in minutes: Table 1 from shipped weights, and what sorting gains where digits are few; writes a page
 	$(BIN)/patchreorder run table1 --setting shipped --out runs/reproduce

@@ -358,3 +358,27 @@ def test_a_wrong_order_is_refused(order, error, words):
     with pytest.raises(error) as caught:
         undo_reorder(torch.rand(2, 3, 8, 8), order)
     assert words in str(caught.value)
+
+
+CLOSE = {
+    "neighbours": [1.0 + k * 2.0**-23 for k in range(5)],
+    "zero and smaller than any normal number": [0.0, 2.0**-149, 2.0**-148, 2.0**-143, 1.0],
+    "zero and NaN": [0.0, float("nan"), 1.0, float("inf")],
+}
+
+
+@pytest.mark.parametrize("values", CLOSE)
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("shape", [(1, 17), (5, 5), (2, 13), (6, 6), (7, 7), (5, 10), (8, 8), (5, 13)])
+def test_energies_that_are_nearly_equal_are_told_apart(use_form, values, descending, shape):
+    """The kernel sorts up to 64 patches by the highest bits of their energies, where these suffice."""
+    numbers = torch.tensor(CLOSE[values])
+    x = numbers[torch.randint(len(numbers), (1, 35, *shape))]
+    x[:, 20:] = torch.rand(1, 15, *shape)  # groups of maps without close numbers
+    options = {"grid": "pixels", "energy": "l1", "descending": descending}
+    z, order = oracle.reorder(x, **options)
+    for name in ["torch", *RUNNABLE]:
+        use_form(name)
+        found, own = patch_reorder(x, **options, return_order=True)
+        assert torch.equal(own.long(), order), name
+        assert same_bits(found, z), name

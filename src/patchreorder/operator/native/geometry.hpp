@@ -14,8 +14,8 @@ constexpr int LANES = 16;      // maps ranked together
 constexpr int MOST_SIDE = 16;  // unit patches a side
 constexpr int MOST_PATCHES = MOST_SIDE * MOST_SIDE;
 constexpr int MOST_PAIRWISE = 16;  // up to this many patches are ranked by comparing all pairs; more are sorted
-constexpr int LOW_BYTE = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 0 : 7;  // of a 64-bit number in memory
-constexpr int SLACK = 64;                         // elements that wide loads and stores may run past the end of a map
+constexpr int MOST_NARROW = 64;    // up to this many patches are sorted as 32-bit numbers, if their keys differ enough
+constexpr int SLACK = 64;          // elements that wide loads and stores may run past the end of a map
 constexpr int64_t CACHE = 24 * 1024;              // bytes of maps that stay in the first-level cache
 constexpr int64_t PIXELS_PER_THREAD = 64 * 1024;  // less work than this is not worth another thread
 

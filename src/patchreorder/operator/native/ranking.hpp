@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "energy.hpp"
+#include "networks.hpp"
 
 namespace {
 
@@ -37,61 +38,6 @@ struct Orders {
   int count;  // lanes in use
 };
 
-// The doubles of one register. Compilers do not use the maximum and minimum instructions for a > b ? a : b.
-#if defined(__AVX512F__)
-using Doubles = __m512d;
-inline Doubles larger(Doubles a, Doubles b) { return _mm512_max_pd(a, b); }
-inline Doubles smaller(Doubles a, Doubles b) { return _mm512_min_pd(a, b); }
-#elif defined(__AVX__)
-using Doubles = __m256d;
-inline Doubles larger(Doubles a, Doubles b) { return _mm256_max_pd(a, b); }
-inline Doubles smaller(Doubles a, Doubles b) { return _mm256_min_pd(a, b); }
-#elif defined(__SSE2__)
-using Doubles = __m128d;
-inline Doubles larger(Doubles a, Doubles b) { return _mm_max_pd(a, b); }
-inline Doubles smaller(Doubles a, Doubles b) { return _mm_min_pd(a, b); }
-#else
-using Doubles = double;
-inline Doubles larger(Doubles a, Doubles b) { return a > b ? a : b; }
-inline Doubles smaller(Doubles a, Doubles b) { return a < b ? a : b; }
-#endif
-
-// Two rows to compare, as offsets in bytes from the first row.
-struct Exchange {
-  uint16_t first, second;
-};
-
-// Puts the larger numbers first.
-inline void exchange(char* rows, Exchange pair) {
-  Doubles *first = reinterpret_cast<Doubles*>(rows + pair.first),
-          *second = reinterpret_cast<Doubles*>(rows + pair.second);
-#pragma GCC unroll 8
-  for (size_t k = 0; k < sizeof(Row<double>) / sizeof(Doubles); ++k) {
-    const Doubles a = first[k], b = second[k];
-    first[k] = larger(a, b);
-    second[k] = smaller(a, b);
-  }
-}
-
-// The sorting network for `count` rows: Batcher's merge exchange (Knuth 5.2.2, algorithm M).
-std::vector<Exchange> sorting_network(int count) {
-  constexpr int ROW = sizeof(Row<double>);
-  std::vector<Exchange> exchanges;
-  int top = 1;
-  while (2 * top < count) top *= 2;
-  for (int p = top; p > 0; p /= 2) {
-    int distance = p, r = 0;
-    for (int q = top;; q /= 2) {
-      for (int i = 0; i + distance < count; ++i)
-        if ((i & p) == r) exchanges.push_back({uint16_t(i * ROW), uint16_t((i + distance) * ROW)});
-      if (q == p) break;
-      distance = q - p;
-      r = p;
-    }
-  }
-  return exchanges;
-}
-
 // Ranks the unit patches of up to LANES maps: fill energies(), [patch][LANES], then call write().
 template <class A> class Ranking {
  public:
@@ -100,6 +46,7 @@ template <class A> class Ranking {
     for (int level = 0; level < levels; ++level) add_level(level);
     if (children_ > MOST_PAIRWISE) {
       packed_.resize(children_);
+      if (children_ <= MOST_NARROW) narrow_.resize(MOST_NARROW);
       network_ = sorting_network(children_);
     }
   }
@@ -112,7 +59,12 @@ template <class A> class Ranking {
   }
 
   void write(const Orders& out) {
-    if (children_ > MOST_PAIRWISE) return sizeof(A) == 4 ? sort_lanes(out) : sort_one_by_one(out);
+    if (children_ > MOST_PAIRWISE) {
+      if constexpr (sizeof(A) == 4)
+        return sort(out);
+      else
+        return sort_one_by_one(out);
+    }
     for (size_t k = levels_.size() - 1; k > 0; --k) sum_children(levels_[k], levels_[k - 1]);
     for (size_t k = 0; k < levels_.size(); ++k) place_level(levels_[k], k ? &levels_[k - 1] : nullptr);
     if (out.lane == 1 && out.count == LANES) return write_interleaved(out);
@@ -214,10 +166,11 @@ template <class A> class Ranking {
     std::memcpy(out.data, &word, sizeof word);
   }
 
-  // More than MOST_PAIRWISE patches, one level. A key and its patch share 64 bits, so that ties keep their order. These
-  // are sorted as doubles, because every processor has their minimum and maximum. Keys are at most 0x7f800001; one is
-  // added to the exponent so that all of them are normal.
-  void sort_lanes(const Orders& out) {
+  // More than MOST_PAIRWISE patches, one level. A key and its patch share one number, so that ties keep their order.
+  // The numbers are sorted as floats or doubles, because every processor has their minimum and maximum; one is added to
+  // the exponent so that all of them are normal.
+  void sort(const Orders& out) {
+    if (!narrow_.empty() && sort_narrow()) return write_sorted(narrow_.data(), MOST_NARROW - 1, out);
     Row<double>* packed = packed_.data();
     for (int patch = 0; patch < children_; ++patch) {
       const auto key = convert<int64_t>(keys_of(energies() + patch * LANES, descending_)),
@@ -225,28 +178,81 @@ template <class A> class Ranking {
       const auto bits = (key + one << Vector<int64_t>::all(32)) + Vector<int64_t>::all(MOST_PATCHES - 1 - patch);
       std::memcpy(packed[patch].lane, &bits, sizeof bits);
     }
-    for (const Exchange& pair : network_) exchange(reinterpret_cast<char*>(packed), pair);
-    write_sorted(out);
+    for (const Exchange& pair : network_) exchange<Doubles>(packed[pair.first], packed[pair.second]);
+    write_sorted(packed, MOST_PATCHES - 1, out);
   }
 
-  // The patch is in the lowest byte of each packed number.
-#ifdef __AVX512F__
-  void write_sorted(const Orders& out) const {
+  // Sorts half as many bytes: the highest 24 bits of a key and its patch in 32 bits. Returns false if two different
+  // keys may be equal in these bits. Zeros, the only common ties, are known to be equal: no other key may look like
+  // theirs.
+  bool sort_narrow() {
+    const auto all = [](Key value) { return Vector<Key>::all(value); };
+    const Key zero = descending_ ? 0 : bits_of(std::numeric_limits<A>::infinity());
+    const auto high = all(~Key(MOST_NARROW - 1)), start = all(0x800000), zeros = (all(zero >> 1) & high) + start;
+    Row<float>* packed = narrow_.data();
+    std::fill(narrow_.begin() + children_, narrow_.end(), Row<float>{});
+    Vector<Key> doubtful{};
+    for (int patch = 0; patch < children_; ++patch) {
+      const auto key = keys_of(energies() + patch * LANES, descending_);
+      const auto bits = (key >> all(1) & high) + start;
+      doubtful = doubtful | ((bits == zeros) & ((key == all(zero)) + all(1)));
+      const auto number = bits | all(MOST_NARROW - 1 - patch);
+      std::memcpy(packed[patch].lane, &number, sizeof number);
+    }
+    sort_rows(packed, children_);
+    Vector<Key> last = all(0);
+    for (int q = 0; q < children_; ++q) {
+      const auto bits = load<Key>(packed[q].lane) & high;
+      doubtful = doubtful | ((bits == last) & ((bits == zeros) + all(1)));
+      last = bits;
+    }
+    Key lanes[LANES], any = 0;
+    store(lanes, doubtful);
+    for (Key lane : lanes) any |= lane;
+    return !any;
+  }
+
+  // The patch is `most` minus the lowest bits of each packed number.
+#ifdef __SSE2__
+  template <class T> void write_sorted(const Row<T>* packed, int most, const Orders& out) const {
     const bool planar = out.place == 1;
     for (int first = 0; first < children_; first += 16) {
       const int rows = std::min(16, children_ - first);
       __m128i bytes[16] = {};
-      for (int q = 0; q < rows; ++q) {
-        const __m128i low = _mm512_cvtepi64_epi8(_mm512_load_si512(packed_[first + q].lane));
-        const __m128i high = _mm512_cvtepi64_epi8(_mm512_load_si512(packed_[first + q].lane + 8));
-        bytes[q] = _mm_xor_si128(_mm_unpacklo_epi64(low, high), _mm_set1_epi8(-1));  // MOST_PATCHES - 1 - low byte
-      }
+      for (int q = 0; q < rows; ++q)
+        bytes[q] = _mm_andnot_si128(low_bytes(packed[first + q].lane), _mm_set1_epi8(char(most)));
       if (planar) transpose(bytes);  // the bytes of a map become adjacent
       uint8_t* to = out.data + first * out.place;
-      const __mmask16 wanted = __mmask16(_bzhi_u32(0xffff, planar ? rows : out.count));
+      const int wanted = planar ? rows : out.count;
       for (int row = 0; row < (planar ? out.count : rows); ++row, to += planar ? out.lane : out.place)
-        _mm_mask_storeu_epi8(to, wanted, bytes[row]);
+        if (wanted == 16)
+          _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes[row]);
+        else
+          std::memcpy(to, &bytes[row], wanted);
     }
+  }
+
+  // The lowest byte of each of 16 numbers.
+  static __m128i low_bytes(const float* lanes) {
+#ifdef __AVX512F__
+    return _mm512_cvtepi32_epi8(_mm512_load_si512(lanes));
+#else
+    return low_bytes(_mm_load_ps(lanes), _mm_load_ps(lanes + 4), _mm_load_ps(lanes + 8), _mm_load_ps(lanes + 12));
+#endif
+  }
+  static __m128i low_bytes(const double* lanes) {
+#ifdef __AVX512F__
+    return _mm_unpacklo_epi64(_mm512_cvtepi64_epi8(_mm512_load_si512(lanes)),
+                              _mm512_cvtepi64_epi8(_mm512_load_si512(lanes + 8)));
+#else
+    const float* words = reinterpret_cast<const float*>(lanes);
+    const auto four = [&](int k) { return _mm_shuffle_ps(_mm_load_ps(words + k), _mm_load_ps(words + k + 4), 0x88); };
+    return low_bytes(four(0), four(8), four(16), four(24));
+#endif
+  }
+  static __m128i low_bytes(__m128 a, __m128 b, __m128 c, __m128 d) {
+    const auto low = [](__m128 words) { return _mm_and_si128(_mm_castps_si128(words), _mm_set1_epi32(255)); };
+    return _mm_packus_epi16(_mm_packs_epi32(low(a), low(b)), _mm_packs_epi32(low(c), low(d)));
   }
 
   // Transposes 16x16 bytes: four times, every row is interleaved with the one eight rows below.
@@ -263,14 +269,10 @@ template <class A> class Ranking {
     }
   }
 #else
-  void write_sorted(const Orders& out) const {
+  template <class T> void write_sorted(const Row<T>* packed, int most, const Orders& out) const {
     for (int k = 0; k < out.count; ++k)
-#pragma GCC unroll 4
-      for (int q = 0; q < children_; ++q) {
-        uint8_t low;
-        std::memcpy(&low, reinterpret_cast<const char*>(&packed_[q].lane[k]) + LOW_BYTE, 1);
-        out.data[q * out.place + k * out.lane] = uint8_t(MOST_PATCHES - 1 - low);
-      }
+      for (int q = 0; q < children_; ++q)
+        out.data[q * out.place + k * out.lane] = uint8_t(most - (bits_of(packed[q].lane[k]) & most));
   }
 #endif
 
@@ -291,6 +293,7 @@ template <class A> class Ranking {
   bool descending_;
   std::vector<Level> levels_;
   std::vector<Row<double>> packed_;  // key and source
+  std::vector<Row<float>> narrow_;   // the same in 32 bits, for up to MOST_NARROW patches
   std::vector<Exchange> network_;
 };
 

@@ -1,11 +1,15 @@
-"""The linear head of `fit` against scikit-learn's logistic regression, on the same features of the same photographs.
+"""The linear head of `fit` against other ways to make one, on the same features of the same photographs.
 
-    python benchmarks/head.py --data DIR [DIR ...] [--features runs/head] [--out runs/bench]
+    python benchmarks/head.py --data DIR [DIR ...] [--per-class 20] [--features runs/head] [--out runs/bench]
 
-Features are the plain average of EfficientNet-lite0, of photographs as they are and in four posed copies. Both have
-their strength chosen among six by four-fold cross-validation in the training photographs, look-alikes in one fold; both
-are tested on val/ as they are and at any rotation. Seconds are of the processor, of choosing and training; features are
-not counted. scikit-learn is needed for this only: pip install scikit-learn.
+DIR holds CLASS/*.jpg, or train/CLASS/*.jpg and val/CLASS/*.jpg; the file names decide which photographs of each class
+are used. Features are those of EfficientNet-lite0 that `fit` computes: the plain average of the last maps, and the same
+with sorted quarters of four inner layers. Heads: least squares without posed copies; with four, each of which counts as
+much as the photograph as it is; with four or eight that together count as much as it; and scikit-learn's logistic
+regression with four copies. Each has its strength chosen among six by four-fold cross-validation in the training
+photographs, look-alikes in one fold. Tested as they are, rotated by up to 45 degrees, shifted, and at any rotation.
+Also measured: how many photographs "none of these" refuses at several thresholds, own ones that are right and those of
+the other sets. Seconds are of the processor, of choosing and training. scikit-learn is needed for this only.
 """
 
 from __future__ import annotations
@@ -17,107 +21,185 @@ sys.path.pop(0)  # this folder, whose operator.py would hide the standard librar
 import argparse
 import json
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from patchreorder.classifier import choose
 from patchreorder.classifier.evaluate import difference, rate
-from patchreorder.classifier.features import compute, stored_blocks
-from patchreorder.classifier.photographs import SamePoses, open_photographs, sweep_poses, training_poses
+from patchreorder.classifier.features import Features, compute, stored_blocks
+from patchreorder.classifier.head import STRENGTHS, Head, Scaling, reduced, solve
+from patchreorder.classifier.photographs import SamePoses, first_of_each, open_photographs, sweep_poses, training_poses
 from patchreorder.commands.run import use_cores
 from patchreorder.laboratory.provenance import provenance
 from patchreorder.models.backbones import open_backbone
+from patchreorder.models.familiarity import Familiarity
+from patchreorder.models.photo_classifier import Block
 
-STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)  # of scikit-learn: the inverse of ours
-ANY = 3  # of the poses of a test: any rotation
-
-
-def logistic(x: Tensor, labels: Tensor, folds: Tensor) -> LogisticRegression:
-    """Fitted at the strength with the most right answers in folds that were left out, in all poses."""
-    poses = x.shape[1]
-
-    def fitted(rows: Tensor, strength: float) -> LogisticRegression:
-        model = LogisticRegression(C=strength, max_iter=1000)
-        return model.fit(x[rows].flatten(0, 1).numpy(), labels[rows].repeat_interleave(poses).numpy())
-
-    def score(strength: float) -> int:
-        right = 0
-        for fold in folds.unique().tolist():
-            held = folds == fold
-            if fold >= 0:
-                answers = fitted(~held, strength).predict(x[held].flatten(0, 1).numpy())
-                right += int((answers == labels[held].repeat_interleave(poses).numpy()).sum())
-        return right
-
-    return fitted(torch.ones(len(x), dtype=torch.bool), max(STRENGTHS, key=score))
+COPIES = 8
+POSES = ("as they are", "rotated up to 45", "shifted", "any rotation")  # the first of a test
+INVERSE = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)  # strengths of scikit-learn are the inverse of ours
+KEPT = (0.95, 0.98, 0.99, 0.995)
+OURS = "4 copies, weighted"
+Fit = Callable[[Tensor, Tensor, Tensor, int, float], Callable[[Tensor], Tensor]]
 
 
-def compare(data: Path, features: Path) -> dict[str, Any]:
-    known, unseen = open_photographs(data)
+@dataclass(frozen=True)
+class Set:
+    """The photographs of a folder: features, labels and folds."""
+
+    name: str
+    known: Features
+    unseen: Features
+    labels: Tensor
+    truth: Tensor
+    folds: Tensor
+    classes: int
+
+
+def least_squares(x: Tensor, labels: Tensor, weights: Tensor, classes: int, strength: float) -> Head:
+    return next(solve(x, labels, classes=classes, strengths=[strength], weights=weights))
+
+
+def logistic(x: Tensor, labels: Tensor, weights: Tensor, classes: int, strength: float) -> Callable[[Tensor], Tensor]:
+    scale = 10.0  # about unit variance of every value, which its strengths are meant for
+    model = LogisticRegression(C=strength, max_iter=300).fit(x.numpy() * scale, labels.numpy(), weights.numpy())
+
+    def scores(rows: Tensor) -> Tensor:
+        found = model.decision_function(rows.flatten(0, -2).numpy() * scale)
+        found = torch.as_tensor(found, dtype=torch.float32)
+        found = torch.stack([-found, found], 1) if found.dim() == 1 else found
+        every = torch.full((len(found), classes), -1e9)
+        every[:, torch.as_tensor(model.classes_)] = found
+        return every.unflatten(0, rows.shape[:-1])
+
+    return scores
+
+
+FORMS: dict[str, tuple[Fit, int, bool, tuple[float, ...]]] = {  # how, copies, weighted, strengths
+    "no copies": (least_squares, 0, False, STRENGTHS),
+    "4 copies": (least_squares, 4, False, STRENGTHS),
+    OURS: (least_squares, 4, True, STRENGTHS),
+    "8 copies, weighted": (least_squares, 8, True, STRENGTHS),
+    "logistic, 4 copies": (logistic, 4, False, INVERSE),
+}
+
+
+def right_answers(own: Set, blocks: tuple[Block, ...], form: str) -> Tensor:
+    """Which test photographs a head has right, in `POSES`; its strength is chosen by cross-validation."""
+    fit, copies, weighted, strengths = FORMS[form]
+    used = [own.known.block(block)[:, : COPIES // 2 + 1 if copies < COPIES else None] for block in blocks]
+    scaling = Scaling.of([block.flatten(0, 1) for block in used])
+    x, basis = reduced(scaling([block.flatten(0, 1) for block in used]))
+    x = x.unflatten(0, used[0].shape[:2])
+    counts = torch.ones(len(x), copies + 1)
+    counts[:, 0] = max(1, copies) if weighted else 1
+
+    def fitted(rows: Tensor, strength: float) -> Callable[[Tensor], Tensor]:
+        labels = own.labels[rows].repeat_interleave(copies + 1)
+        return fit(x[rows, : copies + 1].flatten(0, 1), labels, counts[rows].flatten(), own.classes, strength)
+
+    def score(strength: float) -> float:
+        right = torch.zeros(x.shape[:2])
+        for fold in range(choose.FOLDS):
+            held = own.folds == fold
+            if held.any():
+                right[held] = (fitted(~held, strength)(x[held]).argmax(2) == own.labels[held][:, None]).float()
+        tested = right[own.folds >= 0]
+        return float(tested[:, 0].mean() + choose.posed(tested).mean())
+
+    head = fitted(torch.ones(len(x), dtype=torch.bool), max(strengths, key=score))
+    poses = list(range(len(POSES)))
+    test = torch.cat([own.unseen.block(block, poses) for block in blocks], 2)
+    test = scaling([test.flatten(0, 1)]).unflatten(0, test.shape[:2])
+    return head(test if basis is None else test @ basis).argmax(2) == own.truth[:, None]
+
+
+def refusals(own: Set, others: list[Set], block: Block, right: Tensor) -> list[dict[str, float]]:
+    """For each part of the training photographs that is kept: right ones refused, and other sets' refused, in %."""
+    x = own.known.block(block)[:, : COPIES // 2 + 1]
+
+    def near(rows: Tensor) -> Familiarity:
+        labels = own.labels[rows].repeat_interleave(x.shape[1])
+        return Familiarity.of(x[rows].flatten(0, 1), labels, classes=own.classes)
+
+    held = [own.folds == fold for fold in range(choose.FOLDS) if (own.folds == fold).any()]
+    known = torch.cat([near(~fold).in_parts(x[fold].flatten(0, 1)) for fold in held]).sort().values
+    whole = near(torch.ones(len(x), dtype=torch.bool))
+    tested = whole.in_parts(own.unseen.block(block, [0])[:, 0])
+    far = [whole.in_parts(other.unseen.block(block, [0])[:, 0]) for other in others]
+    found = []
+    for kept in KEPT:
+        threshold = known[min(len(known) - 1, int(kept * len(known)))]
+        refused = [100 * float((own > threshold).float().mean()) for own in far]
+        found.append(
+            {
+                "kept": kept,
+                "right_refused": 100 * float(((tested > threshold) & right).float().mean()),
+                "others_refused": sum(refused) / len(refused) if refused else float("nan"),
+            }
+        )
+    return found
+
+
+def opened(data: Path, features: Path, per_class: int | None) -> Set:
+    training, testing = open_photographs(data)
+    if per_class:
+        training, testing = first_of_each(training, per_class), first_of_each(testing, per_class)
     backbone = open_backbone("efficientnet_lite0")
-    block = stored_blocks(backbone)[-1]
-    workers, own = use_cores(0, None), features / data.name
-    trained, tested = (
-        compute(backbone, part, shown, folder=own, workers=workers, blocks=[block])
+    workers, folder = use_cores(0, None), features / data.name
+    known, unseen = (
+        compute(backbone, part, shown, folder=folder, workers=workers)
         for part, shown in (
-            (known, training_poses(len(known), SamePoses(), copies=4)),
-            (unseen, sweep_poses(len(unseen), angles=1)),
+            (training, training_poses(len(training), SamePoses(), copies=COPIES)),
+            (testing, [own[: len(POSES)] for own in sweep_poses(len(testing))]),
         )
     )
-    labels, truth = known.labels[trained.kept], unseen.labels[tested.kept]
-    folds, classes = choose.folds_of(trained, labels, block), len(known.classes)
-    x, test = trained.block(block), tested.block(block, [0, ANY])
-    begun = time.process_time()
-    tried = choose.cross_validate(
-        trained, labels, folds, classes=classes, candidates=[choose.Candidate("plain average", (block,))]
-    )
-    head = choose.train(trained, labels, tried[-1], classes=classes)
-    middle = time.process_time()
-    model = logistic(x * 10, labels, folds)  # of about unit variance in all, which its strengths are meant for
-    ended = time.process_time()
-    right = {
-        "ours": head(test).argmax(2) == truth[:, None],
-        "logistic": torch.from_numpy(
-            np.stack([model.predict(test[:, pose].numpy() * 10) for pose in range(2)], 1) == truth[:, None].numpy()
-        ),
-    }
-    return {
-        "set": data.name,
-        "train": len(labels),
-        "classes": classes,
-        "seconds": {"ours": middle - begun, "logistic": ended - middle},
-        **{
-            pose: {**{name: rate(own[:, place]) for name, own in right.items()}}
-            | {"difference": difference(right["ours"][:, place], right["logistic"][:, place])}
-            for place, pose in enumerate(("as they are", "any rotation"))
-        },
-    }
+    labels, truth = training.labels[known.kept], testing.labels[unseen.kept]
+    folds = choose.folds_of(known, labels, stored_blocks(backbone)[-1])
+    return Set(data.name, known, unseen, labels, truth, folds, len(training.classes))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders with train/ and val/")
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders with classes, or train/ and val/")
+    parser.add_argument("--per-class", type=int, help="at most so many photographs of each class, of each part")
     parser.add_argument("--features", type=Path, default=Path("runs/head"), help="for features, which are kept")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     args = parser.parse_args()
-    rows = []
-    for data in args.data:
-        rows.append(compare(data, args.features))
-        row = rows[-1]
-        for pose in ("as they are", "any rotation"):
-            ours, other, gain = row[pose]["ours"], row[pose]["logistic"], row[pose]["difference"]
+    sets = [opened(data, args.features, args.per_class) for data in args.data]
+    *inner, last = stored_blocks(open_backbone("efficientnet_lite0"))
+    roots = Block(last.layer, last.pool, True)
+    rows: list[dict[str, Any]] = []
+    for own in sets:
+        for reads, blocks in (("plain average", (roots,)), ("sorted", (*inner, roots))):
+            answers, seconds = {}, {}
+            for form in FORMS:
+                begun = time.process_time()
+                answers[form] = right_answers(own, blocks, form)
+                seconds[form] = round(time.process_time() - begun, 2)
+            for form, right in answers.items():
+                values = {pose: rate(right[:, place]) for place, pose in enumerate(POSES)}
+                gains = {pose: difference(answers[OURS][:, at], right[:, at]) for at, pose in enumerate(POSES)}
+                facts = {"set": own.name, "train": len(own.labels), "classes": own.classes, "reads": reads}
+                rows.append({**facts, "head": form, "right": values, "ours_more": gains, "seconds": seconds[form]})
+                text = " / ".join(f"{each['value']:.1f}" for each in values.values())
+                print(f"{own.name}, {reads}, {form}: {text}; {seconds[form]} s", flush=True)
+        others = [each for each in sets if each is not own]
+        refused = refusals(own, others, roots, answers[OURS][:, 0])
+        rows.append({"set": own.name, "refusals": refused})
+        for each in refused:
             print(
-                f"{row['set']}, {pose}: ours {ours['value']:.1f}, logistic {other['value']:.1f}, difference "
-                f"{gain['value']:+.1f} ({gain['low']:+.1f} to {gain['high']:+.1f})"
+                f"{own.name}: {100 * each['kept']:g} % kept in training, {each['right_refused']:.1f} % right and "
+                f"refused, {each['others_refused']:.1f} % of the other sets refused"
             )
-        print(f"{row['set']}: {row['seconds']['ours']:.1f} s and {row['seconds']['logistic']:.1f} s")
     args.out.mkdir(parents=True, exist_ok=True)
-    facts = {"benchmark": "head", "rows": rows, **provenance()}
+    facts = {"benchmark": "head", "per_class": args.per_class, "rows": rows, **provenance()}
     (args.out / "benchmark_head.json").write_text(json.dumps(facts, indent=1))
 
 

@@ -51,10 +51,10 @@ def test_scores_are_of_heads_that_did_not_see_the_photograph():
         x = torch.randn(40, 3, values, generator=generator)
         for copies in (False, True):
             (scores,) = out_of_fold_scores(x, labels, folds, classes=2, copies=copies, strengths=[0.1])
-            poses = 3 if copies else 1
             for fold in range(4):
                 rest = folds != fold
-                rows, truth = x[rest, :poses].flatten(0, 1), labels[rest].repeat_interleave(poses)
+                shown = [x[rest, pose] for pose in (0, 0, 1, 2)] if copies else [x[rest, 0]]  # as they are: twice
+                rows, truth = torch.cat(shown), labels[rest].repeat(len(shown))
                 wanted = next(solve(rows, truth, classes=2, strengths=[0.1]))(x[~rest])
                 torch.testing.assert_close(scores[~rest], wanted, atol=1e-4, rtol=1e-3)
 

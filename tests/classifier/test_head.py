@@ -30,6 +30,16 @@ def test_the_head_is_that_of_least_squares():
             torch.testing.assert_close(head(x).sum(1), torch.ones(count), atol=1e-4, rtol=1e-4)
 
 
+def test_a_weight_counts_as_so_many_repetitions():
+    for count, values in ((30, 8), (12, 60)):  # more photographs than values, and fewer
+        x, labels = data(count, values)
+        weights = torch.arange(count) % 4 + 1
+        repeated = x.repeat_interleave(weights, 0), labels.repeat_interleave(weights)
+        head = next(solve(x, labels, classes=3, strengths=[0.03], weights=weights.float()))
+        other = least_squares(*repeated, 0.03)
+        torch.testing.assert_close(head(repeated[0]), other, atol=1e-4, rtol=1e-3)
+
+
 def test_fewer_dimensions_give_the_same_head():
     x, labels = data(12, 40)
     small, basis = reduced(x)

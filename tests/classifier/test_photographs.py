@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from patchreorder.classifier.photographs import SamePoses, held_out, open_photographs
+from patchreorder.classifier.photographs import SamePoses, first_of_each, held_out, open_photographs
 from patchreorder.data.folders import list_images
 from patchreorder.data.shard_writer import write
 from tests.classifier.photographs import write_photographs
@@ -52,3 +52,12 @@ def test_a_folder_is_always_divided_in_the_same_way():
     assert len(drawn) == 8
     other = held_out(names[::-1], labels, fraction=0.2)
     assert {names[::-1][index] for index in other} == {names[index] for index in drawn}
+
+
+def test_the_first_of_each_class_are_the_same_however_many_are_taken(tmp_path):
+    training, _ = open_photographs(write_photographs(tmp_path, count=10))
+    few, more = (first_of_each(training, count) for count in (2, 5))
+    assert set(few.names) < set(more.names) < set(training.names)
+    assert torch.bincount(few.labels).tolist() == [2] * len(training.classes)
+    assert few.names == [name for name in training.names if name in few.names]
+    assert [few.path(index).name for index in range(len(few))] == [name.split("/")[-1] for name in few.names]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -189,11 +189,11 @@ def out_of_fold_scores(
     poses = x.shape[1] if copies else 1
     scores = [torch.zeros(*x.shape[:2], classes) for _ in strengths]
 
-    def rows(chosen: Tensor) -> tuple[Tensor, Tensor]:
-        return x[chosen, :poses].flatten(0, 1), labels[chosen].repeat_interleave(poses)
+    def rows(chosen: Tensor) -> dict[str, Any]:
+        return _rows(x[chosen, :poses], labels[chosen], classes)
 
     many = len(x) * poses >= 1.5 * x.shape[2]
-    sums = {fold: moments(*rows(folds == fold), classes=classes) for fold in folds.unique().tolist() if many}
+    sums = {fold: moments(**rows(folds == fold)) for fold in folds.unique().tolist() if many}
     for fold in folds.unique().tolist():
         if fold < 0:
             continue
@@ -203,10 +203,23 @@ def out_of_fold_scores(
             count, *total = (sum(values[1:], values[0]) for values in zip(*rest, strict=True))
             heads = solve_moments(float(count), *total, strengths=strengths)
         else:
-            heads = solve(*rows(~held), classes=classes, strengths=strengths)
+            heads = solve(**rows(~held), strengths=strengths)
         for own, head in zip(scores, heads, strict=True):
             own[held] = head(x[held])
     return scores
+
+
+def _rows(x: Tensor, labels: Tensor, classes: int) -> dict[str, Any]:
+    """What a head learns from (photographs, poses, values): a photograph as it is counts as much as all its copies."""
+    photographs, poses, _ = x.shape
+    weights = torch.ones(photographs, poses)
+    weights[:, 0] = max(1, poses - 1)
+    return {
+        "x": x.flatten(0, 1),
+        "labels": labels.repeat_interleave(poses),
+        "classes": classes,
+        "weights": weights.flatten(),
+    }
 
 
 def scores_of_copies(x: Tensor, labels: Tensor, *, classes: int, strength: float) -> Tensor:
@@ -225,9 +238,9 @@ def train(features: Features, labels: Tensor, chosen: Scored, *, classes: int, r
     flat = [block.flatten(0, 1) for block in own]
     scaling = Scaling.of(flat)
     used = [block[:, : None if chosen.copies else 1] for block in own]
-    poses = used[0].shape[1]
     x, basis = reduced(scaling([block.flatten(0, 1) for block in used]))
-    head = next(solve(x, labels[rows].repeat_interleave(poses), classes=classes, strengths=[chosen.strength]))
+    learned = _rows(x.unflatten(0, used[0].shape[:2]), labels[rows], classes)
+    head = next(solve(**learned, strengths=[chosen.strength]))
     if basis is not None:
         head = Head(basis @ head.weight, head.bias)
     return head.unscaled(scaling)

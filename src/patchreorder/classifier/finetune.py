@@ -158,7 +158,7 @@ def _right(scores: Tensor, labels: Tensor) -> Tensor:
 def _familiar(
     network: PhotoClassifier, known: Part, held: list[int], rest: list[int], cropper: Cropper, options: FitOptions
 ) -> Refusal:
-    """Give the network distances of its new features; the threshold keeps 95 % of the photographs that are held out."""
+    """Give the network distances of its new features; the threshold keeps 99 % of the photographs that are held out."""
     upright = replace(cropper, shown=[own[:1] for own in cropper.shown])
 
     def vectors(rows: list[int]) -> Tensor:

@@ -72,7 +72,9 @@ def reduced(x: Tensor) -> tuple[Tensor, Tensor | None]:
     return coordinates.T.contiguous(), basis
 
 
-def solve(x: Tensor, labels: Tensor, *, classes: int, strengths: Sequence[float]) -> Iterator[Head]:
+def solve(
+    x: Tensor, labels: Tensor, *, classes: int, strengths: Sequence[float], weights: Tensor | None = None
+) -> Iterator[Head]:
     """The head for each strength of regularisation.
 
     Args:
@@ -80,6 +82,7 @@ def solve(x: Tensor, labels: Tensor, *, classes: int, strengths: Sequence[float]
         labels: (n,).
         classes: how many there are; some may have no photograph here.
         strengths: added to the diagonal of the covariance.
+        weights: (n,), how much each counts; all the same by default.
 
     >>> x = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
     >>> wide, labels = torch.cat([x, x], 1), torch.tensor([0, 1, 2, 0])
@@ -88,21 +91,26 @@ def solve(x: Tensor, labels: Tensor, *, classes: int, strengths: Sequence[float]
     True
     """
     if len(x) >= x.shape[1]:
-        yield from solve_moments(*moments(x, labels, classes=classes), strengths=strengths)
+        yield from solve_moments(*moments(x, labels, classes=classes, weights=weights), strengths=strengths)
         return
+    counts = x.new_ones(len(x)) if weights is None else weights
+    parts = (counts / counts.sum())[:, None]
     targets = F.one_hot(labels, classes).to(x.dtype)
-    mean, share = x.mean(0), targets.mean(0)
-    centred = x - mean
-    products = centred @ centred.T / len(x)
-    for own in _regularised(products, targets - share, strengths):
-        weight = centred.T @ own / len(x)
+    mean, share = (parts * x).sum(0), (parts * targets).sum(0)
+    centred = parts.sqrt() * (x - mean)
+    for own in _regularised(centred @ centred.T, parts.sqrt() * (targets - share), strengths):
+        weight = centred.T @ own
         yield Head(weight, share - mean @ weight)
 
 
-def moments(x: Tensor, labels: Tensor, *, classes: int) -> tuple[float, Tensor, Tensor, Tensor, Tensor]:
-    """Sums that determine the head: of ones, features, labels, products of features, of features and labels."""
+def moments(
+    x: Tensor, labels: Tensor, *, classes: int, weights: Tensor | None = None
+) -> tuple[float, Tensor, Tensor, Tensor, Tensor]:
+    """Sums that determine the head: of weights, features, labels, products of features, of features and labels."""
     targets = F.one_hot(labels, classes).to(x.dtype)
-    return float(len(x)), x.sum(0), targets.sum(0), x.T @ x, x.T @ targets
+    counts = x.new_ones(len(x)) if weights is None else weights
+    weighted = counts[:, None] * x
+    return float(counts.sum()), weighted.sum(0), counts @ targets, weighted.T @ x, weighted.T @ targets
 
 
 def solve_moments(

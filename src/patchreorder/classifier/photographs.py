@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -157,13 +157,24 @@ def held_out(names: Sequence[str], labels: Tensor, *, fraction: float) -> set[in
     >>> sorted(held_out(["a/1", "a/2", "a/3", "b/1"], torch.tensor([0, 0, 0, 1]), fraction=0.3))
     [0]
     """
-    chance = {index: blake2b(name.encode(errors="surrogateescape")).digest() for index, name in enumerate(names)}
     drawn: set[int] = set()
-    for label in labels.unique().tolist():
-        own = sorted((labels == label).nonzero()[:, 0].tolist(), key=lambda index: chance[index])
+    for own in _shuffled(names, labels):
         count = min(len(own) - 1, max(1, round(fraction * len(own))))
         drawn.update(own[:count])
     return drawn
+
+
+def first_of_each(photographs: Photographs, count: int) -> Photographs:
+    """At most so many photographs of every class; digests of their names decide which, as for the test."""
+    drawn = {index for own in _shuffled(photographs.names, photographs.labels) for index in own[:count]}
+    return replace(photographs, chosen=tuple(each for index, each in enumerate(photographs.chosen) if index in drawn))
+
+
+def _shuffled(names: Sequence[str], labels: Tensor) -> list[list[int]]:
+    """Indices of the photographs of each class, in the order of the digests of their names."""
+    chance = [blake2b(name.encode(errors="surrogateescape")).digest() for name in names]
+    classes = [(labels == label).nonzero()[:, 0].tolist() for label in labels.unique().tolist()]
+    return [sorted(own, key=lambda index: chance[index]) for own in classes]
 
 
 def _all(source: Listing | Shards, part: str) -> Photographs:

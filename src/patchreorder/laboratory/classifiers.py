@@ -27,6 +27,7 @@ from patchreorder.classifier.photographs import (
     SamePoses,
     Shown,
     crop,
+    first_of_each,
     open_photographs,
     swept,
     training_poses,
@@ -71,8 +72,10 @@ class ClassifierTask(Task):
     draws the posed copies that are trained on; test poses are the same for all.
     """
 
+    changeable = ("per_class",)
+
     def __init__(self) -> None:
-        self.opened: dict[Path, tuple[Photographs, Photographs]] = {}
+        self.opened: dict[tuple[Path, int | None], tuple[Photographs, Photographs]] = {}
         self.backbones: dict[tuple[str, str], OpenedBackbone] = {}
         self.parts: dict[Any, Part] = {}
         self.last: tuple[Path, Tested] | None = None
@@ -80,7 +83,7 @@ class ClassifierTask(Task):
     def identify(self, data: Path | None, plan: Plan, split: str) -> str:
         if data is None:
             return ""
-        return digest([[part.names, part.labels.tolist()] for part in self.open(data)])
+        return digest([[part.names, part.labels.tolist()] for part in self.open(data, plan.per_class)])
 
     def measure(self, job: Job) -> Result:
         if self.last is None or self.last[0] != job.folder:
@@ -176,10 +179,11 @@ class ClassifierTask(Task):
             scores = logits.unflatten(1, (poses, views)).mean(2)
         return scores, sum(value.numel() for value in made.network.parameters()), facts
 
-    def open(self, data: Path) -> tuple[Photographs, Photographs]:
-        if data not in self.opened:
-            self.opened[data] = open_photographs(data)
-        return self.opened[data]
+    def open(self, data: Path, per_class: int | None) -> tuple[Photographs, Photographs]:
+        if (data, per_class) not in self.opened:
+            training, testing = open_photographs(data)
+            self.opened[data, per_class] = first_of_each(training, per_class or len(training)), testing
+        return self.opened[data, per_class]
 
     def photographs(self, job: Job) -> tuple[Photographs, Photographs]:
         folder = job.data
@@ -189,8 +193,8 @@ class ClassifierTask(Task):
                 if not (folder / part).is_dir():
                     write_photos(folder / part, classes=3, images=images, seed=len(part))
         if folder is None:
-            raise ValueError(f"{job.cell.recipe} needs --data DIR, a folder with train/CLASS/*.jpg and val/CLASS/*.jpg")
-        return self.open(folder)
+            raise ValueError(f"{job.cell.recipe} needs --data DIR, a folder with CLASS/*.jpg, or with train/ and val/")
+        return self.open(folder, job.plan.per_class)
 
     def backbone(self, job: Job) -> OpenedBackbone:
         """The row's backbone, with a layer of the family before it if the row has one."""

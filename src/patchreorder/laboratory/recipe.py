@@ -48,6 +48,7 @@ class Plan:
         view: of the training images; "" is the usual one of the task.
         fixed_poses: every training image has one pose in all epochs, as a data set that was generated once.
         images, tested: how many training and test images are used; None for all.
+        per_class: at most so many training photographs of every class are used; None for all.
         images_by_seed: the cell's seed draws which training images are used, instead of the first.
         curve_images: test images that curves over poses are measured on.
         copies: augmented copies of every image whose features are kept; epochs use them in turn.
@@ -69,6 +70,7 @@ class Plan:
     fixed_poses: bool = False
     images: int | None = None
     tested: int | None = None
+    per_class: int | None = None
     images_by_seed: bool = False
     curve_images: int = 2000
     copies: int = 1

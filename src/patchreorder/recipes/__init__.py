@@ -41,7 +41,7 @@ SETTINGS = {
     "table2": ("paper", "smoke"),
     "table2_grocery": ("short", "wide", "smoke"),
     "table2_cifar10": ("short", "smoke"),
-    "classifiers": ("grocery", "coins", "waste", "aerial", "smoke"),
+    "classifiers": ("grocery", "coins", "flowers", "aerial", "objects", "smoke"),
     "table3": ("short", "draws", "trained", "wide", "paper", "smoke"),
     "fig_propagation": ("short", "trained", "cifar10", "grocery", "smoke"),
     "fig_redundancy": ("short", "wide", "cifar10", "mnist_r", "mnist_t", "chance", "smoke"),

@@ -29,7 +29,7 @@ from .evaluate import difference
 from .fit import FitOptions, Fitted, Part, set_head, test_report, verdict, with_report
 from .head import Head, temperature
 from .photographs import Cropper, Crops, SamePoses, Shown, crops, held_out, sweep_poses, training_poses
-from .refusal import KEPT, Refusal
+from .refusal import Refusal, keeping
 
 BATCH, RATE, DECAY = 32, 0.01, 1e-4
 HELD_OUT = 0.1  # of the training photographs: they decide whether the result is kept, and calibrate it
@@ -167,7 +167,7 @@ def _familiar(
 
     network.familiarity = Familiarity.of(vectors(rest), known.labels[rest], classes=len(network.head.bias))
     own = network.familiarity.in_parts(vectors(held))
-    threshold = float(own.sort().values[min(len(own) - 1, int(KEPT * len(own)))])
+    threshold = keeping(own)
     return Refusal(threshold, 100 * float((own > threshold).float().mean()), None)
 
 

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from patchreorder.models.familiarity import Familiarity
 
-KEPT = 0.99  # of the training photographs, when their fold was left out, are nearer than the threshold
+from .choose import posed
+
+KEPT = 0.99  # of the training photographs as they are and in posed copies, when their fold was left out, are nearer
 NEVER = 1e30  # a threshold that refuses nothing
 GROUPS = 4  # parts of the classes that are left out in turn
 
@@ -41,13 +43,14 @@ def choose_threshold(x: Tensor, labels: Tensor, folds: Tensor, *, classes: int) 
 
     def distances(held: Tensor) -> Tensor:
         rows, truth = x[~held].flatten(0, 1), labels[~held].repeat_interleave(x.shape[1])
-        return Familiarity.of(rows, truth, classes=classes).in_parts(x[held].flatten(0, 1))
+        near = Familiarity.of(rows, truth, classes=classes)
+        return near.in_parts(x[held].flatten(0, 1)).unflatten(0, (-1, x.shape[1]))
 
     tested = [fold for fold in folds.unique().tolist() if fold >= 0 and len(labels) > int((folds == fold).sum())]
     if not tested:  # a single photograph of each class: nothing can be said
         return Refusal(NEVER, 0.0, None)
     own = torch.cat([distances(folds == fold) for fold in tested])
-    threshold = float(own.sort().values[min(len(own) - 1, int(KEPT * len(own)))])
+    threshold = max(keeping(own[:, 0]), keeping(posed(own).flatten()))
     refused = 100 * float((own > threshold).float().mean())
     groups = min(GROUPS, classes)
     unknown = [
@@ -57,3 +60,8 @@ def choose_threshold(x: Tensor, labels: Tensor, folds: Tensor, *, classes: int) 
     ]
     others = 100 * float((torch.cat(unknown) > threshold).float().mean()) if unknown else None
     return Refusal(threshold, refused, others)
+
+
+def keeping(distances: Tensor) -> float:
+    """The threshold that keeps the part `KEPT` of these distances (n,)."""
+    return float(distances.sort().values[min(len(distances) - 1, int(KEPT * len(distances)))])

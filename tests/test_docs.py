@@ -226,11 +226,11 @@ def test_the_readmes_table_is_that_of_the_committed_rows():
 def test_the_readmes_numbers_of_tools_are_those_of_the_committed_rows():
     shown = " ".join(README.split("<!-- tools: ")[1].split("-->")[1].split("<!-- end")[0].split())
     (table,) = (
-        table for table in committed()["classifiers"].tables if (table.setting, table.split) == ("waste", "test")
+        table for table in committed()["classifiers"].tables if (table.setting, table.split) == ("objects", "test")
     )
     means = [f"{table.cells[row, 'any'].mean:.1f}" for row in ("fit", "plain", "plain_copies")]
     assert re.findall(r"(\d+\.\d) %", shown) == means
-    assert "90 photographs of each of 6" in table.about
+    assert "15 photographs of each class" in table.about
 
 
 def test_the_readme_is_one_page():

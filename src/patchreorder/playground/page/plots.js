@@ -76,8 +76,9 @@ export class Card {
     return best;
   }
 
-  drawRing(angles, predictions, expected, rotation) {
-    const parts = [shape("path", { d: `M${polar(-90, 54)}A54,54 0 0 0 ${polar(90, 54)}`, class: "seen-in-training" })];
+  drawRing(angles, predictions, expected, rotation, seen) {
+    const parts = [];
+    if (seen) parts.push(shape("path", { d: `M${polar(-90, 54)}A54,54 0 0 0 ${polar(90, 54)}`, class: "seen-in-training" }));
     const step = angles[1] - angles[0];
     angles.forEach((angle, i) => {
       const kind = predictions.labels[i] === expected ? "right" : "wrong";

@@ -98,3 +98,25 @@ def test_only_poses_that_occur_have_generators():
     assert equivariance.generators([Pose(), Pose(flip=True), Pose(degrees=180.0, flip=True)]) == []
     assert equivariance.generators([Pose(degrees=9.0), Pose(scale=0.6)]) == ["rotation", "scale"]
     assert equivariance.generators([Pose(right=0.1)]) == ["shift"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((2, 8, 14, 14), True),
+        ((2, 8, 14, 13), True),  # by rounding
+        ((2, 14, 14, 64), False),  # channels last
+        ((2, 3, 197, 64), False),  # attention
+        ((2, 8, 2, 2), False),
+        ((2, 8, 14), False),
+    ],
+)
+def test_maps_have_the_shape_of_the_images(shape, expected):
+    assert equivariance.is_maps(torch.zeros(shape), torch.zeros(2, 3, 224, 224)) is expected
+
+
+def test_one_image_a_batch():
+    """As a network that leaves no room for more has."""
+    data = generate_digits("mnist", count=3)
+    found = measure(Network(), data, transforms={"translate": sweep("translate")}, batch=1)
+    assert found.layers["pool"].equivariance["x 0.2"].moved.n == 3

@@ -47,12 +47,12 @@ class MapScores:
         self.reach = torch.ones(len(data), 2) if whole else _reach(data, self.sample)
         self.at = torch.zeros(0, dtype=torch.int64)
 
-    def start_batch(self, part: Tensor, layers: Mapping[str, Tensor]) -> None:
+    def start_batch(self, part: Tensor, images: Tensor, layers: Mapping[str, Tensor]) -> None:
         """Take the activations of a batch of unposed images."""
         self.at = torch.isin(part, self.sample).nonzero()[:, 0]
         self.part = part[self.at]
         for name, maps in layers.items() if len(self.at) else ():
-            if maps.dim() == 4 and min(maps.shape[2:]) > 2:
+            if is_maps(maps, images):
                 self.layers.setdefault(name, MapEquivariance()).start(self._chosen(maps))
 
     def update(self, name: str, pose: Pose, layers: Mapping[str, Tensor]) -> None:
@@ -132,9 +132,9 @@ def derivatives(
         modules, kinds = {}, {}
 
     def maps(inputs: Tensor) -> dict[str, Tensor]:
-        return {name: own for name, own in recorder(inputs).layers.items() if _is_maps(own)}
+        return {name: own for name, own in recorder(inputs).layers.items() if is_maps(own, images)}
 
-    return Derivatives(_compare(maps, images, wanted), modules, kinds)
+    return Derivatives(compare(maps, images, wanted), modules, kinds)
 
 
 def _of_modules(
@@ -146,29 +146,29 @@ def _of_modules(
 
     def look(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal busy
-        if busy or name in found or len(args) != 1 or kwargs or not _is_maps(args[0]):
+        if busy or name in found or len(args) != 1 or kwargs or not is_maps(args[0], images):
             return
         busy = True  # the hooks of the module are called again below
         try:
-            found[name] = _compare(lambda maps: {"": module(maps)}, args[0].clone(), wanted).get("", {})
+            found[name] = compare(lambda maps: {"": module(maps)}, args[0].clone(), wanted).get("", {})
             kinds[name] = type(module).__name__
         finally:
             busy = False
 
     with ExitStack() as stack:
         for name, module in network.named_modules():
-            if name and not any(module.children()):
+            if name and not any(module.children()) and not isinstance(module, nn.Identity):
                 hook = module.register_forward_pre_hook(partial(look, name), with_kwargs=True)
                 stack.enter_context(hook)
         network(images.clone())
     return {name: own for name, own in found.items() if own}, kinds
 
 
-def _compare(
+def compare(
     network: Callable[[Tensor], Mapping[str, Any]], images: Tensor, wanted: Sequence[str]
 ) -> dict[str, dict[str, Ratio]]:
-    """By the name of an output and by generator; outputs that are no maps are left out."""
-    unmoved = {name: maps.clone() for name, maps in network(images.clone()).items() if _is_maps(maps)}
+    """The Lie derivatives by the name of an output and by generator; outputs that are no maps are left out."""
+    unmoved = {name: maps.clone() for name, maps in network(images.clone()).items() if is_maps(maps, images)}
     found: dict[str, dict[str, Ratio]] = {name: {} for name in unmoved}
     size = float(images.double().square().mean().sqrt())
     for generator in wanted if unmoved else ():
@@ -192,5 +192,12 @@ def _compare(
     return {name: own for name, own in found.items() if own}
 
 
-def _is_maps(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dim() == 4 and value.is_floating_point() and min(value.shape[2:]) > 2
+def is_maps(value: Any, images: Tensor) -> bool:
+    """Whether this is a batch of maps (b, c, h, w): 3x3 or more, and of the images' shape up to a pixel.
+
+    Attention between tokens, (b, heads, tokens, channels), and maps with channels last, (b, h, w, c), are not.
+    """
+    if not isinstance(value, Tensor) or value.dim() != 4 or not value.is_floating_point():
+        return False
+    (height, width), (rows, columns) = value.shape[2:], images.shape[2:]
+    return min(height, width) > 2 and abs(height * columns - width * rows) <= max(rows, columns)

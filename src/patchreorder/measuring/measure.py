@@ -315,7 +315,7 @@ class _Scores:
                 self.different[layer].update(own)
         self.reorder_inputs = activations.reorder_inputs
         if self.maps is not None:
-            self.maps.start_batch(part, activations.layers)
+            self.maps.start_batch(part, images, activations.layers)
 
     def update(self, pose: str, copies: Tensor, activations: Activations) -> None:
         """Take the batch in one pose."""

@@ -127,7 +127,8 @@ class DifferentImages:
         rows = rows / features.lengths[known, None]
         total = rows.sum(0, dtype=torch.float64).cpu()
         half = len(rows) // 2
-        self._pairs.append(_products(rows[:half], rows[half : 2 * half]).double().cpu())
+        if half:
+            self._pairs.append(_products(rows[:half], rows[half : 2 * half]).double().cpu())
         self._sum = total if self._sum is None else self._sum + total
         self.n += len(rows)
 

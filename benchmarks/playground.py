@@ -253,10 +253,12 @@ def take_screenshots(address: str, folder: Path) -> None:
             if page.locator("#photo-part").is_visible():
                 page.set_input_files("#file", {"name": "scene.png", "mimeType": "image/png", "buffer": scene()})
                 page.locator("#photo-layer").wait_for(state="visible")
+                if page.locator("#no-answers").is_hidden():
+                    page.locator("#photo-ring p").first.wait_for(state="visible")
             page.wait_for_timeout(500)
             image = Image.open(io.BytesIO(page.screenshot(full_page=whole)))
             page.close()
-            image.convert("RGB").quantize(160, kmeans=1).save(folder / f"{name}.png", optimize=True)
+            image.convert("RGB").quantize(96, kmeans=1).save(folder / f"{name}.png", optimize=True)
 
 
 def scene() -> bytes:

@@ -8,7 +8,7 @@ import { Layer } from "./layer.js";
 import { Photo } from "./photo.js";
 import { Tour } from "./tour.js";
 
-const NAMES = { cnn: "CNN", pr_cnn: "PR-CNN", st_cnn: "ST-CNN", aligned_cnn: "Aligned CNN", unrolled_cnn: "Unrolled CNN" };
+const NAMES = { cnn: "CNN", pr_cnn: "PR-CNN", st_cnn: "ST-CNN", aligned_cnn: "Aligned", unrolled_cnn: "Unrolled" };
 const NOTES = {
   r: "R: 28×28 images, rotated by −90° to 90°, not shifted.",
   t: "T: anywhere on a 42×42 canvas, not rotated. The aligned and the unrolled CNN never saw a shifted digit.",
@@ -122,7 +122,7 @@ function showAnswer() {
 
 // A network and its prediction, for narrow screens, where the cards are below the pad.
 function stripPart(title, prediction, label) {
-  return element("span", {}, `${title.replace(" CNN", "")} `, element("b", { class: Number(prediction) === label ? "right" : "wrong" }, prediction));
+  return element("span", {}, `${title} `, element("b", { class: Number(prediction) === label ? "right" : "wrong" }, prediction));
 }
 
 function drawRings() {

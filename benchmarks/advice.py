@@ -91,7 +91,7 @@ def create(package: str, name: str) -> nn.Module:
 @torch.no_grad()
 def follow(network: str, model: nn.Module, photographs: Tensor) -> list[dict[str, Any]]:
     """What is measured after following the advice on photographs, then on digits over black."""
-    rows = []
+    rows: list[dict[str, Any]] = []
 
     def add(followed: str, measured: str, without: float, with_it: float, holds: bool) -> None:
         facts = {"sentence": advice.sentence, "without": without, "with": with_it, "holds": bool(holds)}

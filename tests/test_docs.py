@@ -272,3 +272,24 @@ def test_claims_link_to_rows_that_exist():
     for name in set(re.findall(r"\[rows\]\(\.\./results/(\w+)\.jsonl\)", text)):
         assert committed()[name].results
         assert not committed()[name].problems
+
+
+def test_the_table_of_followed_advice_is_that_of_its_benchmark():
+    text = (DOCS / "inserting.md").read_text(encoding="utf-8")
+    rows = json.loads((RESULTS / "benchmark_advice.json").read_text())["rows"]
+    assert len({row["network"] for row in rows}) == 5
+    for row in rows:
+        numbers = f"{row['without']:.3f} | {row['with']:.3f} | {'yes' if row['holds'] else 'no'}"
+        assert f"| `{row['network']}` | {row['followed']} | {row['measured']} | {numbers} |" in text
+
+
+def test_shift_consistency_is_that_of_its_benchmark():
+    text = (DOCS / "measuring.md").read_text(encoding="utf-8")
+    found = json.loads((RESULTS / "benchmark_shift_consistency.json").read_text())
+    for name, title in (("mobilenet_v2", "MobileNetV2"), ("efficientnet_lite0", "EfficientNet-lite0")):
+        line = next(line for line in text.splitlines() if line.startswith(f"| {title} |"))
+        for own in found["measured"][name].values():
+            assert f"| {own['value']:.1f} ({own['low']:.1f} to {own['high']:.1f}) |" in line
+    for name, title in (("alexnet", "AlexNet"), ("resnet50", "ResNet-50"), ("mobilenet_v2", "MobileNetV2")):
+        line = next(line for line in text.splitlines() if line.startswith(f"| {title} |"))
+        assert all(f"| {value:.2f} |" in line for value in found["published"][name].values())

@@ -50,7 +50,7 @@ def test_no_labels(module, class_folders):
     document = run(f"{module}:grey", "--images", "images", "--size", "32", "--no-labels", "--transforms", "rotate")
     assert not document["labelled"]
     kinds = {"agreement", "commonest answer", "consistency", "invariance", "similarity", "different"}
-    kinds |= {"mean change", "worst change"}
+    kinds |= {"mean change", "worst change", "equivariance", "unmoved maps", "derivative", "module derivative"}
     assert {row["measure"] for row in document["rows"]} == kinds
     assert list(document["transforms"]) == ["rotate"]
     page = Path("out/measure.html").read_text()

@@ -22,6 +22,7 @@ def test_measurements_are_plain_numbers():
         one["indices"] = list(one["indices"])
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     kinds = {"error", "agreement", "consistency", "invariance", "similarity", "different", "order"}
+    kinds |= {"equivariance", "unmoved maps", "derivative", "module derivative"}
     kinds |= {"commonest answer", "mean error", "mean change", "worst error", "worst change"}
     assert {one["measure"] for one in found} == kinds
     error = next(one for one in found if one["measure"] == "error")

@@ -74,14 +74,15 @@ def test_each_image_passes_once_in_each_pose(monkeypatch):
         image_set, "apply_pose", lambda images, pose, fill: moved.append(pose) or apply_pose(images, pose)
     )
     transforms = {"rotate": rotations(), **X}
-    found = measure(network, Dots(), transforms=transforms, layers=["brightness"], batch=50, report=reported.append)
+    options = {"transforms": transforms, "layers": ["brightness"], "equivariance": False}
+    found = measure(network, Dots(), batch=50, report=reported.append, **options)
     # Two images, twice, for the order and the sizes of the layers.
     assert sum(seen) - 4 == sum(reported) == found.forwards == 200 * 22
     assert found.forwards == forward_passes(200, transforms)
     assert {pose: moved.count(pose) for pose in moved if pose != UPRIGHT} == {
         pose: 4 for name, pose in found.poses.items() if name != "as it is"
     }
-    without = measure(network, Dots(), transforms=transforms, layers=["brightness"], invariance=False, similarity=False)
+    without = measure(network, Dots(), invariance=False, similarity=False, **options)
     assert without.forwards == 200 * 21
     assert without.layers["brightness"].invariance == without.layers["brightness"].similarity == {}
 

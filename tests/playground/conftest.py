@@ -5,11 +5,13 @@ import threading
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from patchreorder import create_model
 from patchreorder.playground import server as server_module
 from patchreorder.playground.app import create_app
 from patchreorder.playground.digits import Mnist
+from patchreorder.playground.imagenet import ImagenetClassifier
 from patchreorder.playground.networks import Networks
 from patchreorder.playground.photographs import Photographs
 
@@ -35,7 +37,15 @@ def no_mnist(tmp_path_factory):
 @pytest.fixture(scope="session")
 def app(weights, no_mnist):
     pytest.importorskip("fastapi", reason="the playground needs the extra `play`")
-    return create_app(mnist=no_mnist, photos=Photographs(weights=weights))
+    return create_app(
+        mnist=no_mnist, photos=Photographs(weights=weights, classifier=ImagenetClassifier(network=coarse()))
+    )
+
+
+def coarse():
+    """A classifier that is not trained."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.AvgPool2d(56), nn.Flatten(), nn.Linear(48, 1000)).eval()
 
 
 @pytest.fixture(scope="session")

@@ -65,7 +65,7 @@ def predictions(page):
 
 def test_drawing_and_rotating_change_the_predictions(visit):
     page = visit()
-    assert predictions(page) == ["3", "3", "3"]
+    assert predictions(page) == ["3"] * len(NETWORKS)
     box = page.locator("#pad").bounding_box()
     page.mouse.move(box["x"] + 0.52 * box["width"], box["y"] + 0.15 * box["height"])
     page.mouse.down()
@@ -125,7 +125,7 @@ def test_the_animation_respects_reduced_motion(visit):
 @pytest.mark.parametrize("fragment", ["#d=w!!&t=999&x=1e9&n=<b>&g=7&k=-1", "#" + "d=w" + "A" * 9000, "#d=m77", "#%"])
 def test_an_invalid_address_gives_the_defaults(visit, fragment):
     page = visit(fragment)
-    assert predictions(page) == ["3", "3", "3"]
+    assert predictions(page) == ["3"] * len(NETWORKS)
     assert page.locator("#problem").is_hidden()
 
 
@@ -157,6 +157,40 @@ def test_a_narrow_screen_needs_no_horizontal_scrolling(visit, scheme):
     page.keyboard.press(".")
     assert page.locator("#right-value").inner_text() == "1 px"
     assert page.locator("#rotation-value").inner_text() == "25°"
+
+
+def test_answers_are_seen_while_drawing_on_a_phone(visit):
+    page = visit("#n=t", viewport={"width": 360, "height": 740}, has_touch=True)
+    page.locator("#pad").scroll_into_view_if_needed()
+    box = page.locator("#pad").bounding_box()
+    page.mouse.move(box["x"] + 0.52 * box["width"], box["y"] + 0.15 * box["height"])
+    page.mouse.down()
+    for step in range(1, 9):
+        page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + (0.15 + 0.085 * step) * box["height"])
+    expect(page.locator("#strip b")).to_have_text(["1"] * len(NETWORKS))  # before the finger is lifted
+    expect(page.locator("#strip")).to_be_in_viewport()
+    expect(page.locator("#pad")).to_be_in_viewport(ratio=0.9)
+    page.mouse.up()
+    wide = visit()
+    expect(wide.locator("#strip")).to_be_hidden()
+
+
+def test_rings_and_squares_are_those_of_the_chosen_networks(visit):
+    page = visit("#n=t")
+    square = page.locator('.card[data-network="cnn"] .map')
+    expect(square).to_have_attribute("aria-label", re.compile("3 at 225 of 225"))
+    page.locator('input[name="trained"][value="r"]').check(force=True)
+    expect(square).not_to_have_attribute("aria-label", re.compile("3 at 225 of 225"))
+
+
+def test_a_photograph_gets_answers_in_every_pose(visit):
+    page = visit("#pt=90")
+    page.set_input_files("#file", {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": encode(pattern(), "JPEG")})
+    expect(page.locator("#answers-posed tbody tr")).to_have_count(3)
+    expect(page.locator("#photo-ring p")).to_have_count(12)
+    expect(page.locator("#photo-verdict")).to_have_text(re.compile("first answer"))
+    page.locator("#p-upright").click()
+    expect(page.locator("#photo-answers")).to_have_attribute("data-same", "true")
 
 
 def test_everything_can_be_reached_by_keyboard(visit):

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from patchreorder import create_model
 from patchreorder.data import transforms
 from patchreorder.operator.functional import PatchReorderOptions
 from patchreorder.playground.digits import samples
-from patchreorder.playground.networks import NETWORKS, pose_digit
+from patchreorder.playground.networks import NETWORKS, error_rates, load_network, pose_digit
 from patchreorder.playground.pool import Abandoned
 from patchreorder.playground.requests import DigitPose
 
@@ -49,7 +48,7 @@ def test_probabilities_are_those_of_the_models(models, dataset):
     assert answer["side"] == image.shape[2]
     with torch.inference_mode():
         for name in NETWORKS:
-            model = create_model(name, dataset=dataset, pretrained=True).eval()
+            model = load_network(name, dataset)
             assert answer["probabilities"][name] == pytest.approx(model(image).softmax(1)[0].tolist(), abs=2e-4), name
 
 
@@ -61,14 +60,15 @@ def test_the_settings_of_the_page_do_not_change_the_network(models):
     assert answers[0] == answers[1] == answers[2]
 
 
+@pytest.mark.parametrize("dataset", ["mnist-r", "mnist-t"])
 @pytest.mark.parametrize("kind", ["ring", "shifts"])
-def test_rings_and_maps_of_shifts_agree_with_single_poses(models, kind):
+def test_rings_and_maps_of_shifts_agree_with_single_poses(models, kind, dataset):
     digit, pose = samples()[3], DigitPose(60, 2, -1)  # where the predictions vary
-    found = getattr(models, kind)(digit, pose, check=lambda: None)
+    found = getattr(models, kind)(digit, pose, dataset, check=lambda: None)
     if kind == "ring":
-        poses, dataset = [pose._replace(rotation=angle) for angle in found["angles"]], "mnist-r"
+        poses = [pose._replace(rotation=angle) for angle in found["angles"]]
     else:
-        shifts, dataset = found["shifts"], "mnist-t"
+        shifts = found["shifts"]
         poses = [DigitPose(60, down, right) for down in shifts for right in shifts]
     assert len(poses) == {"ring": 72, "shifts": 225}[kind]
     for number in range(0, len(poses), len(poses) // 12):
@@ -76,6 +76,24 @@ def test_rings_and_maps_of_shifts_agree_with_single_poses(models, kind):
         for name, predictions in found["predictions"].items():
             assert predictions["labels"][number] == np.argmax(single[name])
             assert predictions["probabilities"][number] == pytest.approx(max(single[name]), abs=2e-3)
+
+
+def test_networks_that_have_a_pose_built_in_keep_their_answer(models):
+    nothing = lambda: None  # noqa: E731
+    for sample in samples():
+        squares = models.shifts(sample, DigitPose(), "mnist-t", check=nothing)["predictions"]
+        assert set(squares["aligned_cnn"]["labels"]) == {sample.label}
+        assert len(set(squares["aligned_cnn"]["probabilities"])) == 1  # the very same image for the network
+        assert set(squares["unrolled_cnn"]["labels"]) == {sample.label}
+    three = models.ring(samples()[3], DigitPose(), "mnist-r", check=nothing)["predictions"]
+    right = {name: sum(label == 3 for label in own["labels"]) / 72 for name, own in three.items()}
+    assert right["unrolled_cnn"] == 1  # what the last stop of the tour says
+    assert max(right[name] for name in ("cnn", "pr_cnn", "st_cnn")) < 0.9
+
+
+def test_every_network_has_a_measured_error():
+    assert all(0 < error < 6 for errors in error_rates().values() for error in errors.values())
+    assert list(error_rates()) == list(NETWORKS)
 
 
 def test_a_job_can_be_abandoned_between_batches(models):
@@ -87,7 +105,7 @@ def test_a_job_can_be_abandoned_between_batches(models):
             raise Abandoned
 
     with pytest.raises(Abandoned):
-        models.shifts(samples()[0], DigitPose(), check=check)
+        models.shifts(samples()[0], DigitPose(), "mnist-t", check=check)
     assert len(calls) == 2
 
 

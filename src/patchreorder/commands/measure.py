@@ -24,7 +24,7 @@ PAPER = "rotate,translate"
 ALL = "all"
 AXES = ("x", "y", "diagonal")
 NONE = "-"  # in place of a file, layer or place that a network does not have
-MEASURES = ("invariance", "similarity", "order")
+MEASURES = ("invariance", "similarity", "equivariance", "order")
 COUNT = 1000
 SHOWN = 5  # unstable images, and unreadable files that are listed by name
 
@@ -75,7 +75,7 @@ def measure(
         axes: of the shifts: x, y, diagonal.
         layers: names of the layers to measure, as in named_modules (for an ONNX file: names of outputs in its graph);
             by default at most a dozen outputs of convolutions and fully connected layers, and all reordering layers.
-        measures: of layers: invariance, similarity, order; by default all that apply.
+        measures: of layers: invariance, similarity, equivariance, order; by default all that apply.
         count: how many images; 0 for all.
         weights: files with the networks' weights (.safetensors, .pt, .pth), read without running code: one for each
             network, - for its own.
@@ -176,6 +176,7 @@ def measure(
                 invariance="invariance" in wanted,
                 similarity="similarity" in wanted,
                 order="order" in wanted,
+                equivariance="equivariance" in wanted,
                 fill=shown.fill,
                 side=side,
                 seed=seed,

@@ -20,7 +20,7 @@ def play(
     weights: Advanced[File | None] = None,
     data: Advanced[Folder | None] = None,
 ) -> None:
-    """Open a page that shows reordering at work: rotate and shift digits, compare three networks, try photographs.
+    """Open a page that shows reordering at work: rotate and shift digits, compare five networks, try photographs.
 
     Examples:
         patchreorder play --fetch
@@ -31,7 +31,7 @@ def play(
         host: address to listen on; any but this machine's own needs --expose.
         expose: let other machines in. There is no password, and this process sees what they send.
         browser: open the page in a browser, if there is one; --no-browser leaves that to you.
-        fetch: download MNIST and AlexNet's trained convolutions if they are not cached.
+        fetch: download MNIST, AlexNet's trained convolutions and EfficientNet-lite0 if they are not cached.
         weights: file with AlexNet's convolutions (.safetensors, .pt, .pth) by torchvision's names.
         data: folder with the four files of MNIST.
     """

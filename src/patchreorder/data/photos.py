@@ -159,6 +159,10 @@ class Photos:
         chosen = int(self.chosen[index])
         return decode(self.source.read(chosen), name=self.source.names[chosen]).size
 
+    def small_size(self, index: int) -> tuple[int, int]:
+        """Width and height of an image as `posed_batches` poses it."""
+        return self._decode_small(int(self.chosen[index])).size
+
     def order(self, seed: int, epoch: int) -> Tensor | None:
         """The order of an epoch that reads few shards at a time; None for class folders, where any order is as good."""
         if not isinstance(self.source, Shards):

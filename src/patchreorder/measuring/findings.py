@@ -13,6 +13,7 @@ from torch import Tensor
 
 from patchreorder.data.poses import AS_IT_IS, Pose
 from patchreorder.metrics.rate import Rate, Z, rate
+from patchreorder.metrics.ratio import Ratio
 
 from .image_set import ImageSet, posed_batches
 from .measure import NetworkScores
@@ -25,9 +26,9 @@ MAX_VIEWS = 5  # poses of an image that are shown
 def measurements(scores: NetworkScores, model: str) -> Iterator[Measurement]:
     """Every number of a run; `model` is the name of the network."""
 
-    def made(measure: str, value: float | Rate, **facts: Any) -> Measurement:
-        if isinstance(value, Rate):
-            facts |= value._asdict()
+    def made(measure: str, value: float | Rate | Ratio, **facts: Any) -> Measurement:
+        if isinstance(value, Rate | Ratio):
+            facts |= {name: _finite(number) for name, number in value._asdict().items()}
         else:
             facts["value"] = _finite(value)
         return Measurement(model=model, measure=measure, **facts)
@@ -53,16 +54,26 @@ def measurements(scores: NetworkScores, model: str) -> Iterator[Measurement]:
     for layer, own in scores.layers.items():
         for transform, score in own.invariance.items():
             details = {name: getattr(score, name) for name in ("ceiling", "unselective", "silent")}
-            n = len(score.scores)
-            yield made("invariance", score.score, layer=layer, transform=transform, n=n, details=details)
+            facts = {"layer": layer, "transform": transform, "n": len(score.scores)}
+            ends = _around(score.score, score.error, least=0.0, most=score.ceiling)
+            yield made("invariance", score.score, details=details, **facts, **ends)
         if own.different is not None:
-            yield made("different", own.different.mean, layer=layer, n=own.different.n)
+            ends = _around(own.different.mean, own.different.error, most=1.0)
+            yield made("different", own.different.mean, layer=layer, n=own.different.n, **ends)
         for pose, similarity in own.similarity.items():
             details = {"spread": _finite(similarity.spread), "undefined": similarity.undefined}
-            half = Z * similarity.spread / math.sqrt(similarity.n) if similarity.n else math.nan
-            ends = {"low": _finite(similarity.mean - half), "high": _finite(min(1.0, similarity.mean + half))}
-            facts = {"layer": layer, "pose": pose, "n": similarity.n, **ends}
+            error = similarity.spread / math.sqrt(similarity.n) if similarity.n else math.nan
+            facts = {"layer": layer, "pose": pose, "n": similarity.n, **_around(similarity.mean, error, most=1.0)}
             yield made("similarity", similarity.mean, details=details, **facts)
+        for pose, found in own.equivariance.items():
+            for measure, ratio in (("equivariance", found.moved), ("unmoved maps", found.stayed)):
+                yield made(measure, ratio, layer=layer, pose=pose)
+        for generator, ratio in own.derivative.items():
+            yield made("derivative", ratio, layer=layer, transform=generator)
+    for module, by_generator in scores.modules.items():
+        for generator, ratio in by_generator.items():
+            details = {"kind": scores.kinds[module]}
+            yield made("module derivative", ratio, layer=module, transform=generator, details=details)
     for layer, stabilities in scores.order_stability.items():
         for pose, stability in stabilities.items():
             details = {
@@ -70,7 +81,11 @@ def measurements(scores: NetworkScores, model: str) -> Iterator[Measurement]:
                 "margin_of_neighbours": [_finite(level.neighbours.median) for level in stability.levels],
                 "empty": stability.empty,
             }
-            yield made("order", stability.rate, layer=layer, pose=pose, n=stability.maps, details=details)
+            facts = {"layer": layer, "pose": pose, "n": stability.maps, "details": details}
+            if stability.maps:
+                interval = rate(stability.changed, stability.maps, n=stability.images)
+                facts |= {"low": interval.low, "high": interval.high}
+            yield made("order", stability.rate, **facts)
 
 
 def unstable_images(
@@ -108,6 +123,12 @@ def unstable_images(
         label = "" if scores.labels is None else class_name(int(scores.labels[index]))
         found.append(UnstableImage(model, images.names[index], label, len(own), views))
     return found
+
+
+def _around(value: float, error: float, *, least: float = -1.0, most: float) -> dict[str, float | None]:
+    """The ends of the 95 % interval of a number with this standard error, within bounds."""
+    low, high = max(least, value - Z * error), min(most, value + Z * error)
+    return {"low": _finite(low), "high": _finite(high)} if math.isfinite(error) else {}
 
 
 def _finite(value: float) -> float | None:

@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -20,12 +20,15 @@ from torch import Tensor, nn
 from patchreorder.data.poses import AS_IT_IS, UPRIGHT, Pose
 from patchreorder.engine.batches import Dataset
 from patchreorder.metrics.consistency import consistency
+from patchreorder.metrics.equivariance import Equivariance
 from patchreorder.metrics.invariance import FiringThresholds, Invariance, LocalFiring
 from patchreorder.metrics.order import OrderStability, Stability
 from patchreorder.metrics.rate import Rate, rate
+from patchreorder.metrics.ratio import Ratio
 from patchreorder.metrics.similarity import DifferentImages, Features, FeatureSimilarity, Similarity
 
 from .activations import Activations, Recorder, record_activations
+from .equivariance import Derivatives, MapScores, derivatives, few_images, generators
 from .image_set import posed_batches
 from .onnx_network import OnnxNetwork
 
@@ -45,6 +48,8 @@ class LayerScores:
     invariance: dict[str, Invariance]  # by transform; empty for the input image, or if not requested
     similarity: dict[str, Similarity]  # between the features of the unposed image and of each other pose
     different: DifferentImages | None = None  # cosine between the features of different images; None if not requested
+    equivariance: dict[str, Equivariance] = field(default_factory=dict)  # of maps, by pose
+    derivative: dict[str, Ratio] = field(default_factory=dict)  # of maps as the image moves, by generator
 
 
 class OverPoses(NamedTuple):
@@ -69,6 +74,8 @@ class NetworkScores:
     labels: Tensor | None  # (images,), or None if unknown
     layers: dict[str, LayerScores]  # the input image first, then the layers in the order of the network
     order_stability: dict[str, dict[str, Stability]]  # by reordering layer and small pose
+    modules: dict[str, dict[str, Ratio]]  # the Lie derivative of each module alone, by generator
+    kinds: dict[str, str]  # the classes of these modules
     forwards: int  # how many images passed through the network
     seconds: float
     cpu_seconds: float
@@ -117,7 +124,10 @@ class NetworkScores:
 
 
 def forward_passes(images: int, transforms: Transforms, *, invariance: bool = True) -> int:
-    """How many images pass through the network in `measure`: the total of what its `report` receives."""
+    """How many images pass through the network in `measure`: the total of what its `report` receives.
+
+    The few images of the derivatives are not counted.
+    """
     return images * (len(_all_poses(transforms)) + invariance)
 
 
@@ -130,6 +140,7 @@ def measure(
     invariance: bool = True,
     similarity: bool = True,
     order: bool = True,
+    equivariance: bool = True,
     fill: Sequence[float] | None = None,
     side: float = 1.0,
     batch: int | None = None,
@@ -149,6 +160,8 @@ def measure(
         invariance: the invariance score of each layer and transform, which takes another pass over unposed images.
         similarity: of features, for each layer and pose, over about `SAMPLE` evenly spaced images.
         order: the stability of each reordering layer, if there are any, in the smallest poses, over the same images.
+        equivariance: whether maps move with the image, for each layer with maps: in each pose, over up to 100 images,
+            and by the Lie derivatives of layers and modules, over up to 16.
         fill: colour of uncovered pixels, one number per channel; black by default.
         side: below 1, images are shrunk to that part of their canvas before they are posed; see `sweeps.fitting_side`.
         batch: images per batch; by default as many as `BATCH_BYTES` allows.
@@ -199,7 +212,16 @@ def measure(
             for name, threshold in thresholds.items():
                 threshold.update(activations.layers[name])
             report(len(images))
-        scores = _Scores(transforms, recorder, thresholds, images=len(data), similarity=similarity, order=order)
+        moved = generators(poses.values()) if equivariance else []
+        small = Derivatives({}, {}, {})
+        if moved:
+            few = few_images(len(data))
+            (images,), _ = posed_batches(data, few, [UPRIGHT], fill=fill, side=side, device=device)
+            small = derivatives(network, recorder, images, moved)
+        maps = MapScores(data, side=side, seed=seed) if equivariance else None
+        scores = _Scores(
+            transforms, recorder, thresholds, maps, small, images=len(data), similarity=similarity, order=order
+        )
         for part in indices.split(batch):
             copies, labels = posed_batches(data, part, poses.values(), fill=fill, side=side, device=device)
             for name, images in zip(poses, copies, strict=True):
@@ -252,21 +274,23 @@ class _Scores:
         transforms: Transforms,
         recorder: Recorder,
         thresholds: Mapping[str, FiringThresholds],
+        maps: MapScores | None,
+        small: Derivatives,
         *,
         images: int,
         similarity: bool,
         order: bool,
     ) -> None:
-        self.transforms, self.poses = transforms, _all_poses(transforms)
+        self.transforms, self.poses, self.maps, self.small = transforms, _all_poses(transforms), maps, small
         others = [name for name, pose in self.poses.items() if pose != UPRIGHT]
-        small = dict.fromkeys(name for own in transforms.values() for name in _smallest(own))
+        smallest = dict.fromkeys(name for own in transforms.values() for name in _smallest(own))
         found = {layer: threshold.result() for layer, threshold in thresholds.items()}
         self.layers = [IMAGE, *recorder.layers]
         self.invariance = {layer: {by: LocalFiring(own) for by in transforms} for layer, own in found.items()}
         self.similarity = {layer: {pose: FeatureSimilarity() for pose in others if similarity} for layer in self.layers}
         self.different = {layer: DifferentImages() for layer in self.layers if similarity}
         self.order = {
-            layer: {pose: OrderStability(module) for pose in small}
+            layer: {pose: OrderStability(module) for pose in smallest}
             for layer, module in recorder.reorders.items()
             if order
         }
@@ -290,6 +314,8 @@ class _Scores:
             for layer, own in features.items():
                 self.different[layer].update(own)
         self.reorder_inputs = activations.reorder_inputs
+        if self.maps is not None:
+            self.maps.start_batch(part, images, activations.layers)
 
     def update(self, pose: str, copies: Tensor, activations: Activations) -> None:
         """Take the batch in one pose."""
@@ -300,6 +326,8 @@ class _Scores:
             for transform, local in by_transform.items():
                 if pose in self.transforms[transform]:
                     local.update(self.firing[layer][transform], activations.layers[layer])
+        if self.maps is not None and pose != AS_IT_IS:
+            self.maps.update(pose, self.poses[pose], activations.layers)
         for run, features in self.features:
             for layer, own in features.items():
                 if pose in self.similarity[layer]:
@@ -311,6 +339,7 @@ class _Scores:
 
     def result(self, **facts: Any) -> NetworkScores:
         """The scores, after every pose of every batch."""
+        maps = {} if self.maps is None else self.maps.result()
         return NetworkScores(
             images=len(self.labels),
             transforms={transform: list(own) for transform, own in self.transforms.items()},
@@ -322,10 +351,14 @@ class _Scores:
                     _results(self.invariance.get(layer, {})),
                     _results(self.similarity[layer]),
                     self.different.get(layer),
+                    maps.get(layer, {}),
+                    self.small.layers.get(layer, {}),
                 )
                 for layer in self.layers
             },
             order_stability={layer: _results(by_pose) for layer, by_pose in self.order.items()},
+            modules=self.small.modules,
+            kinds=self.small.kinds,
             **facts,
         )
 

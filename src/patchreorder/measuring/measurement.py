@@ -13,7 +13,7 @@ class Measurement:
 
     model: str  # name of the network
     # error, agreement, commonest answer, consistency, mean and worst error and change, invariance, similarity,
-    # different or order
+    # different, equivariance, unmoved maps, derivative, module derivative or order
     measure: str
     value: float | None  # None if it is undefined
     layer: str = ""  # where it was measured; "" if it does not depend on it, as for transform and pose

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import operator
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from patchreorder.layers.patch_reorder import PatchReorder
 from patchreorder.models import FAMILIES, cifar, create_model, mnist, shipped
 from patchreorder.models.backbones import BACKBONES, imagenet_classifier, load_network, load_weights
 from patchreorder.models.normalise import Normalise
-from patchreorder.models.packages import PACKAGES
+from patchreorder.models.packages import PACKAGES, import_module
 from patchreorder.models.saved import read_classifier
 from patchreorder.surgery.insertion import insert_after
 
@@ -189,7 +188,7 @@ def _open_function(module: str, function: str, weights: Path | None) -> OpenedNe
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
-        build: Any = importlib.import_module(module)
+        build: Any = import_module(module)
     except ModuleNotFoundError as error:
         raise ImportError(f"model: module {error.name!r} is neither in this folder nor installed") from None
     finally:

@@ -3,13 +3,15 @@
 There are two passes. `FiringThresholds` takes the images as they are and finds for every neuron the threshold above
 which it fires for just over 1 % of them. `LocalFiring` takes transformed copies of the images for which a neuron fires
 and counts how often it still fires. Memory does not grow with the number of images: the first pass holds the largest
-1 % of each neuron's values, at least 256; the second holds two counts per neuron. Results do not depend on batches.
+1 % of each neuron's values, at least 256; the second holds two counts per neuron and group of images. Scores do not
+depend on batches.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ from torch import Tensor
 
 RATE = Fraction(1, 100)  # of firing, over the images as they are
 BEST = Fraction(1, 5)  # of the neurons: their mean is the layer's score
+GROUPS = 20  # of images, for the standard error of a score
 ROOM = 256  # values of a neuron that are collected, at least, before they are sorted among the largest
 BLOCK = 4096  # neurons that are sorted at a time
 
@@ -65,7 +68,7 @@ class Firing:
 
     def __init__(self, image: Tensor, neuron: Tensor, images: int, thresholds: Thresholds) -> None:
         self.image, self.neuron, self.images, self.neurons = image, neuron, images, thresholds.neurons
-        self.poses = 0
+        self.poses = self.first = 0  # first: how many images came before this batch
         self.fired = torch.zeros(len(image), dtype=torch.int32, device=image.device)
         self._threshold = thresholds.threshold.to(image.device)[neuron]
         chosen = self.neurons.chosen
@@ -104,6 +107,7 @@ class Invariance(NamedTuple):
     unselective: int  # neurons that fire for twice as many images as needed, or more
     silent: int  # neurons that cannot fire for enough images: NaN or -inf nearly everywhere; their score is 0
     nans: int  # images with NaN in the first pass
+    error: float  # standard error of the score over images, thresholds as they are; NaN below 100 images
 
 
 class FiringThresholds:
@@ -249,9 +253,10 @@ class LocalFiring:
         self._always = thresholds.threshold == -torch.inf
         self._limit = thresholds.threshold.masked_fill(self._always, torch.inf)
         self._open: Firing | None = None
-        self._copies = torch.zeros(len(self._limit), dtype=torch.int64)
+        # Images are dealt out to groups; leaving out one group after the other shows how sure the score is.
+        self._copies = torch.zeros(GROUPS, len(self._limit), dtype=torch.int64)
         self._fired = torch.zeros_like(self._copies)
-        self._seen = 0
+        self._seen = self._started = 0
 
     @torch.no_grad()
     def firing(self, original: Tensor) -> Firing:
@@ -260,7 +265,9 @@ class LocalFiring:
         _check(original, neurons)
         values = neurons(original)
         image, neuron = (values > self._limit.to(values.device)).nonzero(as_tuple=True)
-        return Firing(image, neuron, len(original), self.thresholds)
+        firing = Firing(image, neuron, len(original), self.thresholds)
+        firing.first, self._started = self._started, self._started + len(original)
+        return firing
 
     @torch.no_grad()
     def update(self, original: Tensor | Firing, copies: Tensor) -> None:
@@ -291,10 +298,22 @@ class LocalFiring:
             raise ValueError("no copies were measured: call update first")
         found = self.thresholds
         global_rate = found.fired.double() / found.images
-        local_rate = torch.where(self._always, global_rate, self._fired.double() / self._copies.clamp(min=1))
+        copies, fired = self._copies.sum(0), self._fired.sum(0)
+        local_rate = torch.where(self._always, global_rate, fired.double() / copies.clamp(min=1))
         silent = found.fired < found.needed
-        scores = torch.where(silent, 0.0, local_rate / global_rate.masked_fill(silent, 1.0))
+
+        def of(rates: Tensor) -> Tensor:
+            return torch.where(silent, 0.0, rates / global_rate.masked_fill(silent, 1.0))
+
+        scores = of(local_rate)
         best = math.ceil(BEST * len(scores))
+        others = []
+        for own, gone in zip(self._copies, self._fired, strict=True):
+            if bool(own.any()):
+                left = copies - own
+                rates = (fired - gone).double() / left.clamp(min=1)
+                rates = torch.where((left == 0) | self._always, local_rate, rates)
+                others.append(float(of(rates).topk(best).values.mean()))
         return Invariance(
             score=math.fsum(scores.sort(descending=True).values[:best].tolist()) / best,
             scores=scores,
@@ -304,6 +323,7 @@ class LocalFiring:
             unselective=int((found.fired >= 2 * found.needed).sum()),
             silent=int(silent.sum()),
             nans=found.nans,
+            error=jackknife_error(others) if found.needed > 1 else math.nan,
         )
 
     def _close(self) -> None:
@@ -312,9 +332,23 @@ class LocalFiring:
         if pairs is not None and len(pairs.neuron):
             neuron = pairs.neuron.cpu()
             # Not in place: tensors made in inference mode cannot be changed outside of it.
-            self._copies = self._copies + pairs.poses * torch.bincount(neuron, minlength=len(self._copies))
-            self._fired = self._fired.index_add(0, neuron, pairs.fired.cpu().long())
+            place = (pairs.first + pairs.image.cpu()) % GROUPS * self._copies.shape[1] + neuron
+            copies = pairs.poses * torch.bincount(place, minlength=self._copies.numel())
+            self._copies = self._copies + copies.view_as(self._copies)
+            self._fired = self._fired.flatten().index_add(0, place, pairs.fired.cpu().long()).view_as(self._copies)
             pairs.poses, pairs.fired = 0, torch.zeros_like(pairs.fired)
+
+
+def jackknife_error(others: Sequence[float]) -> float:
+    """The standard error of a number, from its values without each of the groups; NaN with fewer than two.
+
+    >>> round(jackknife_error([1.0, 1.0, 4.0]), 3)
+    2.0
+    """
+    if len(others) < 2:
+        return math.nan
+    mean = math.fsum(others) / len(others)
+    return math.sqrt((len(others) - 1) / len(others) * math.fsum((other - mean) ** 2 for other in others))
 
 
 def _more_than_rate(images: int) -> int:

@@ -43,6 +43,7 @@ class Stability(NamedTuple):
     empty: int  # maps without energy, before and after: not among `maps`
     undefined: int  # margins left out because an energy is not finite
     levels: list[LevelStability]
+    images: int = 0  # compared, over all poses
 
     @property
     def rate(self) -> float:
@@ -80,7 +81,7 @@ class OrderStability:
 
     def __init__(self, layer: PatchReorder) -> None:
         self.options = layer.options
-        self.maps = self.changed = self.empty = self.undefined = 0
+        self.maps = self.changed = self.empty = self.undefined = self.images = 0
         self._size: tuple[int, int] | None = None
         self._levels: list[_Level] = []
 
@@ -110,7 +111,9 @@ class OrderStability:
     def result(self) -> Stability:
         """The numbers so far."""
         return Stability(
-            self.maps, self.changed, self.empty, self.undefined, [level.result() for level in self._levels]
+            *(self.maps, self.changed, self.empty, self.undefined),
+            [level.result() for level in self._levels],
+            self.images,
         )
 
     def _start(self, rows: int, columns: int) -> list[_Level]:
@@ -133,6 +136,7 @@ class OrderStability:
             changed = changed | flipped
             self.undefined += undefined
         self.maps += int(some.sum())
+        self.images += int(some.any(1).sum())
         self.empty += int((~some).sum())
         self.changed += int(changed.sum())
 

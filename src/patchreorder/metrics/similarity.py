@@ -117,13 +117,18 @@ class DifferentImages:
     def __init__(self) -> None:
         self.n = 0
         self._sum: Tensor | None = None
+        self._pairs: list[Tensor] = []
 
     @torch.no_grad()
     def update(self, features: Features) -> None:
         """Add the images of a batch."""
         known = (features.lengths > 0) & features.lengths.isfinite()
         rows = features.rows if bool(known.all()) else features.rows[known]
-        total = (rows / features.lengths[known, None]).sum(0, dtype=torch.float64).cpu()
+        rows = rows / features.lengths[known, None]
+        total = rows.sum(0, dtype=torch.float64).cpu()
+        half = len(rows) // 2
+        if half:
+            self._pairs.append(_products(rows[:half], rows[half : 2 * half]).double().cpu())
         self._sum = total if self._sum is None else self._sum + total
         self.n += len(rows)
 
@@ -133,6 +138,12 @@ class DifferentImages:
         if self._sum is None or self.n < 2:
             return math.nan
         return max(-1.0, min(1.0, (float(self._sum @ self._sum) - self.n) / (self.n * (self.n - 1))))
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean, from disjoint pairs: rather large, as the mean is over all pairs."""
+        pairs = torch.cat(self._pairs) if self._pairs else torch.zeros(0)
+        return float(pairs.std()) / math.sqrt(len(pairs)) if len(pairs) > 1 else math.nan
 
 
 def _rows(features: Tensor, *, channels_last: bool) -> Tensor:

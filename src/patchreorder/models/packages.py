@@ -29,19 +29,23 @@ def import_package(name: str) -> ModuleType:
     <module 'math' ...>
     """
     try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"networks of {name} need it ({error}): pip install 'patchreorder[vision]'") from None
+    except (ImportError, RuntimeError) as error:
+        raise _unusable(name, error) from None
+
+
+def import_module(name: str) -> ModuleType:
+    """Any module, also one that imports torchvision where its operators are missing: these are declared then."""
+    try:
         return importlib.import_module(name)
     except RuntimeError as error:
         if MISSING not in str(error) or _declared:
-            raise _unusable(name, error) from None
-    except ModuleNotFoundError as error:
-        raise ImportError(f"networks of {name} need it ({error}): pip install 'patchreorder[vision]'") from None
-    except ImportError as error:
-        raise _unusable(name, error) from None
+            raise
+    sys.modules.pop(name, None)
     _declare_operators()
-    try:
-        return importlib.import_module(name)
-    except (ImportError, RuntimeError) as error:
-        raise _unusable(name, error) from None
+    return importlib.import_module(name)
 
 
 def remark(name: str) -> str:

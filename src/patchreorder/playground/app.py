@@ -62,7 +62,7 @@ def create_app(
     rotating, shifting = (Pool(workers=max(1, cores // 2), waiting=24, seconds=SLOW_SECONDS) for _ in range(2))
     decoding = Pool(workers=1, waiting=3, seconds=SLOW_SECONDS)
     uploads = asyncio.Semaphore(MAX_UPLOADS)
-    cache: Cache[tuple[str, bytes, DigitPose], dict[str, Any]] = Cache(CACHED)
+    cache: Cache[tuple[str, bytes, DigitPose, str], dict[str, Any]] = Cache(CACHED)
 
     @asynccontextmanager
     async def closing(app: FastAPI):  # type: ignore[no-untyped-def]
@@ -114,6 +114,7 @@ def create_app(
             "version": __version__,
             "mnist": mnist.reason,  # why it is not there, or empty
             "photographs": photos.reason,
+            "classifier": photos.classifier.reason,
             "errors": networks.error_rates(),
             "samples": [sample.as_json() for sample in samples()],
             "maps": {short: models.map_size(dataset) for short, dataset in requests.DATASETS.items()}
@@ -138,11 +139,12 @@ def create_app(
     async def sweep(request: Request, pool: Pool, compute: Callable[..., dict[str, Any]], **fixed: int) -> Response:
         asked = await parse(request)
         digit, pose = find(asked), requests.read_digit_pose(asked)._replace(**fixed)
+        dataset = requests.read_dataset(asked)
 
         def job(check: Callable[[], None]) -> dict[str, Any]:
             found = digit()
-            key = compute.__name__, found.pixels.tobytes(), pose
-            return cache.get(key, lambda: compute(found, pose, check=check))
+            key = compute.__name__, found.pixels.tobytes(), pose, dataset
+            return cache.get(key, lambda: compute(found, pose, dataset, check=check))
 
         return await respond(request, pool, job)
 
@@ -153,6 +155,12 @@ def create_app(
     @app.post("/api/shifts")
     async def shifts(request: Request) -> Response:
         return await sweep(request, shifting, models.shifts, down=0, right=0)  # it shows all shifts
+
+    def read_photo(asked: dict[str, Any]) -> str:
+        name = asked.get("photo")
+        if not isinstance(name, str) or len(name) != 64:
+            raise RequestError(422, "photo must be a name that /api/photos returned")
+        return name
 
     @app.post("/api/photos")
     async def upload(request: Request) -> Response:
@@ -167,11 +175,15 @@ def create_app(
     @app.post("/api/photo")
     async def photo(request: Request) -> Response:
         asked = await parse(request)
-        name, pose = asked.get("photo"), requests.read_photo_pose(asked)
-        if not isinstance(name, str) or len(name) != 64:
-            raise RequestError(422, "photo must be a name that /api/photos returned")
+        name, pose = read_photo(asked), requests.read_photo_pose(asked)
         options = requests.read_options(asked, photographs.MAP_SIZE)
         return await respond(request, live, lambda check: photos.look(name, pose, options))
+
+    @app.post("/api/photo-ring")
+    async def photo_ring(request: Request) -> Response:
+        asked = await parse(request)
+        name, pose = read_photo(asked), requests.read_photo_pose(asked)
+        return await respond(request, rotating, lambda check: photos.ring(name, pose, check=check))
 
     for file in PAGE.iterdir():
         page = Response(file.read_bytes(), media_type=MEDIA_TYPES[file.suffix], headers={"cache-control": "no-cache"})

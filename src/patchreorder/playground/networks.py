@@ -1,7 +1,12 @@
-"""Predictions of CNN, PR-CNN and ST-CNN with the weights that come with the package: in one pose, or in many."""
+"""Predictions of five networks with the weights that come with the package: in one pose, or in many.
+
+CNN, PR-CNN and ST-CNN have learned the poses they know. Two have one built in: the aligned CNN moves the centroid of
+the digit to the middle first, and the unrolled CNN reads it in rings. Both were trained on digits in the middle only.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,6 +15,7 @@ from torch import Tensor, nn
 
 from patchreorder.data import transforms
 from patchreorder.data.datasets import MNIST_VARIANTS
+from patchreorder.layers.registry import create_layer
 from patchreorder.models import create_model, shipped
 from patchreorder.operator.functional import PatchReorderOptions, patch_reorder
 
@@ -17,17 +23,21 @@ from .digits import Digit, samples
 from .layer_view import layer_view, similarity, to_base64
 from .requests import DATASETS, MAX_SHIFT, DigitPose
 
-NETWORKS = ("cnn", "pr_cnn", "st_cnn")
+NETWORKS = ("cnn", "pr_cnn", "st_cnn", "aligned_cnn", "unrolled_cnn")
+ALIGN = "align:size=28"
+ALIGNED_ERRORS = shipped.FOLDER / "aligned.json"  # python benchmarks/playground.py --errors
 ANGLES = range(-180, 180, 5)
 SHIFTS = range(-MAX_SHIFT, MAX_SHIFT + 1)
 BATCH = 75  # between batches a job can be abandoned
 
 
 class Networks:
-    """Three networks, each trained on MNIST-R and on MNIST-T. Safe to use from several threads."""
+    """All networks, for the canvas of MNIST-R and for that of MNIST-T. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._models = {(name, dataset): _load(name, dataset) for name in NETWORKS for dataset in DATASETS.values()}
+        self._models = {
+            (name, dataset): load_network(name, dataset) for name in NETWORKS for dataset in DATASETS.values()
+        }
         self._samples = samples()
         self._sample_maps = {}
         for dataset in DATASETS.values():
@@ -43,11 +53,8 @@ class Networks:
         transformer, classifier = self._models["st_cnn", dataset]
         maps, transformed = before(images), transformer(images)
         # The options of the page change its view of the layer, not the network.
-        logits = {
-            "cnn": self._models["cnn", dataset](images),
-            "pr_cnn": reorder(maps),
-            "st_cnn": classifier(transformed),
-        }
+        known = {"pr_cnn": lambda: reorder(maps), "st_cnn": lambda: classifier(transformed)}
+        logits = {name: known[name]() if name in known else self._models[name, dataset](images) for name in NETWORKS}
         probabilities = {name: values.softmax(1) for name, values in logits.items()}
         upright = {name: int(values[0].argmax()) for name, values in probabilities.items()}
         view = layer_view(maps, options)
@@ -69,15 +76,15 @@ class Networks:
         """Return height and width of the feature maps that PR-CNN reorders."""
         return tuple(self._sample_maps[dataset].shape[2:])
 
-    def ring(self, digit: Digit, pose: DigitPose, *, check: Callable[[], None]) -> dict[str, Any]:
-        """Return the predictions for every rotation of the shifted digit, by the networks of MNIST-R."""
+    def ring(self, digit: Digit, pose: DigitPose, dataset: str, *, check: Callable[[], None]) -> dict[str, Any]:
+        """Return the predictions for every rotation of the shifted digit."""
         poses = [pose._replace(rotation=angle) for angle in ANGLES]
-        return {"angles": list(ANGLES), "predictions": self._predictions(digit, poses, "mnist-r", check)}
+        return {"angles": list(ANGLES), "predictions": self._predictions(digit, poses, dataset, check)}
 
-    def shifts(self, digit: Digit, pose: DigitPose, *, check: Callable[[], None]) -> dict[str, Any]:
-        """Return the predictions for every shift of the rotated digit, row by row, by the networks of MNIST-T."""
+    def shifts(self, digit: Digit, pose: DigitPose, dataset: str, *, check: Callable[[], None]) -> dict[str, Any]:
+        """Return the predictions for every shift of the rotated digit, row by row."""
         poses = [DigitPose(pose.rotation, down, right) for down in SHIFTS for right in SHIFTS]
-        return {"shifts": list(SHIFTS), "predictions": self._predictions(digit, poses, "mnist-t", check)}
+        return {"shifts": list(SHIFTS), "predictions": self._predictions(digit, poses, dataset, check)}
 
     @torch.inference_mode()
     def _predictions(
@@ -105,12 +112,24 @@ def pose_digit(digit: Digit, poses: Iterable[DigitPose], dataset: str) -> Tensor
 
 def error_rates() -> dict[str, dict[str, float]]:
     """Return the error in % of the networks on MNIST's test digits, rotated (r) and shifted (t), as measured."""
-    datasets = DATASETS.items()
-    return {name: {short: shipped.row(name, dataset)["value"] for short, dataset in datasets} for name in NETWORKS}
+    aligned = json.loads(ALIGNED_ERRORS.read_text())["errors"]
+
+    def error(name: str, short: str, dataset: str) -> float:
+        return aligned[name][short] if short in aligned.get(name, {}) else shipped.row(name, dataset)["value"]
+
+    return {name: {short: error(name, short, dataset) for short, dataset in DATASETS.items()} for name in NETWORKS}
 
 
-def _load(name: str, dataset: str) -> nn.Sequential:
-    model = create_model(name, dataset=dataset, pretrained=True).eval().requires_grad_(False)
+def load_network(name: str, dataset: str) -> nn.Sequential:
+    """A network for the canvas of a data set.
+
+    The aligned CNN is the CNN of MNIST-R behind `align`, on both; so is the unrolled one on the larger canvas.
+    """
+    aligned = name == "aligned_cnn" or (name, dataset) == ("unrolled_cnn", "mnist-t")
+    network, data = ("cnn" if name == "aligned_cnn" else name), ("mnist-r" if aligned else dataset)
+    model: nn.Module = create_model(network, dataset=data, pretrained=True)
+    model = nn.Sequential(create_layer(ALIGN), model) if aligned else model
+    model.eval().requires_grad_(False)
     assert isinstance(model, nn.Sequential)
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the fastest layout
 

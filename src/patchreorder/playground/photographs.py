@@ -1,4 +1,4 @@
-"""Uploaded photographs, held in memory for a while, and AlexNet's conv5 feature maps of them.
+"""Uploaded photographs, held in memory for a while: what a classifier takes them for, and AlexNet's conv5 maps of them.
 
 Uploads are untrusted. The format is read from the first bytes, the size is checked before a pixel is decoded, and
 nothing is written to disk. A thread that decodes cannot be stopped, so slow files are rejected before it starts.
@@ -26,6 +26,7 @@ from patchreorder.operator.functional import PatchReorderOptions
 from patchreorder.search.descriptors import open_descriptor
 
 from .cache import Cache
+from .imagenet import ANGLES, ImagenetClassifier
 from .layer_view import layer_view
 from .requests import RequestError
 
@@ -78,7 +79,9 @@ class Photographs:
         fetch: bool = False,
         say: Callable[[str], None] = lambda text: None,
         cached: int = CACHED,
+        classifier: ImagenetClassifier | None = None,
     ) -> None:
+        self.classifier = ImagenetClassifier(fetch=fetch, say=say) if classifier is None else classifier
         self._photos: Cache[str, tuple[Image.Image, Tensor]] = Cache(cached)  # and its maps when upright
         self._network: nn.Module | None = None
         self.reason = ""
@@ -109,14 +112,31 @@ class Photographs:
     def look(self, name: str, pose: Pose, options: PatchReorderOptions) -> dict[str, Any]:
         """Return the posed photograph as the network sees it, and its conv5 maps beside those of the upright one."""
         network = self._need()
-        try:
-            image, upright = self._photos[name]
-        except KeyError:
-            raise RequestError(404, "this photograph is no longer in memory: send it again") from None
+        image, upright = self._find(name)
         crop, file = _crop(image, pose), io.BytesIO()
         Image.fromarray(crop.numpy()).save(file, "JPEG", quality=85)
         view = layer_view(torch.cat([upright, _maps(network, crop)]), options)
-        return {"image": base64.b64encode(file.getvalue()).decode(), "layer": view}
+        answers = self.classifier.answers(torch.stack([_crop(image, UPRIGHT), crop]))
+        return {
+            "image": base64.b64encode(file.getvalue()).decode(),
+            "layer": view,
+            "answers": dict(zip(("upright", "posed"), answers, strict=False)),
+        }
+
+    def ring(self, name: str, pose: Pose, *, check: Callable[[], None]) -> dict[str, Any]:
+        """Return the likeliest class of a shifted photograph at every rotation."""
+        image, _ = self._find(name)
+        found = []
+        for angle in ANGLES:
+            check()
+            found += self.classifier.answers(_crop(image, pose._replace(degrees=float(angle)))[None])
+        return {"angles": list(ANGLES), "answers": [best[0] for best in found]}
+
+    def _find(self, name: str) -> tuple[Image.Image, Tensor]:
+        try:
+            return self._photos[name]
+        except KeyError:
+            raise RequestError(404, "this photograph is no longer in memory: send it again") from None
 
     def _need(self) -> nn.Module:
         if self._network is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,13 +16,21 @@ from patchreorder.untrusted import clean
 
 from . import text
 from .comparison import McNemar, mcnemar
+from .measured_layers import (
+    DEAD,
+    different_images,
+    layer_measures,
+    mean_by_layer,
+    modules_sheet,
+    order_measure,
+    pose_ratio,
+)
 from .measured_poses import AS_IT_IS, Extreme, extremes, in_words
 from .sheets import Sheet
 from .terminal import print_sheet
 
 NOTABLE = 0.5  # points: the summary does not explain smaller losses
 COLLAPSED = 90.0  # percent of the images with one answer, and at least so many points more than have one label
-DEAD = 1e-4  # one minus the cosine of different images: a layer with less has the same features for all
 FEW = 100  # images
 
 
@@ -87,7 +95,11 @@ class Document:
         """The measured layers of a network, in its order."""
         # Measurements of order come last, whatever the position of their layer.
         own = sorted(
-            (found for found in self.measurements if found.model == model and found.layer),
+            (
+                found
+                for found in self.measurements
+                if found.model == model and found.layer and found.measure != "module derivative"
+            ),
             key=lambda found: found.measure == "order",
         )
         return list(dict.fromkeys(found.layer for found in own))
@@ -112,64 +124,6 @@ def mean_rate(document: Document, model: str, poses: Sequence[str]) -> Rate:
     """
     rates = [document.rate(model, pose) for pose in poses]
     return Rate(*(sum(part) / len(rates) for part in zip(*rates, strict=True)))
-
-
-class LayerMeasure(NamedTuple):
-    """One measure of the layers of all networks."""
-
-    title: str
-    ceiling: float  # the highest possible value
-    digits: int  # to print
-    values: Mapping[str, Mapping[str, float]]  # by network and layer
-
-
-def layer_measures(document: Document) -> list[LayerMeasure]:
-    """The measures that some layer has: similarity in the farthest poses, and invariance scores."""
-    names = [model.name for model in document.models]
-    similar = {
-        words: {name: _mean_by_layer(document, name, "similarity", poses) for name in names}
-        for words, poses in extremes(document.poses)
-    }
-    different = {name: different_images(document, name) for name in names}
-    found = [LayerMeasure(f"cosine, {words}", 1.0, 2, values) for words, values in similar.items()]
-    found.append(LayerMeasure("cosine, different images", 1.0, 2, different))
-    found += [
-        LayerMeasure(
-            f"pose / identity, {words}",
-            1.0,
-            2,
-            {
-                name: {
-                    layer: pose_ratio(value, different[name][layer])
-                    for layer, value in own.items()
-                    if layer in different[name]
-                }
-                for name, own in values.items()
-            },
-        )
-        for words, values in similar.items()
-        if any(different.values())
-    ]
-    for transform in document.transforms:
-        scores = {name: document.find(name, "invariance", transform=transform) for name in names}
-        ceiling = max((one.details.get("ceiling", 0.0) for own in scores.values() for one in own), default=0.0)
-        values = {name: {one.layer: one.value for one in own if one.value is not None} for name, own in scores.items()}
-        found.append(LayerMeasure(f"invariance score, {transform}", ceiling, 1, values))
-    return [measure for measure in found if any(measure.values.values())]
-
-
-def different_images(document: Document, model: str) -> dict[str, float]:
-    """The mean cosine of the features of different images, by layer."""
-    return {own.layer: own.value for own in document.find(model, "different") if own.value is not None}
-
-
-def pose_ratio(similar: float, different: float) -> float:
-    """How far a pose moves the features, over how far apart different images are; 1 where these cannot be told apart.
-
-    >>> pose_ratio(0.9, 0.5), pose_ratio(1.0, 1.0)
-    (0.2, 1.0)
-    """
-    return round((1 - similar) / (1 - different), 6) if 1 - different > DEAD else 1.0
 
 
 def warnings(document: Document) -> list[str]:
@@ -198,15 +152,6 @@ def warnings(document: Document) -> list[str]:
     return found
 
 
-def _mean_by_layer(document: Document, model: str, measure: str, poses: Iterable[str]) -> dict[str, float]:
-    """The mean over poses for each layer with a known value, in the order of the network."""
-    found: dict[str, list[float]] = {}
-    for own in document.find(model, measure):
-        if own.pose in poses and own.value is not None:
-            found.setdefault(own.layer, []).append(own.value)
-    return {layer: sum(values) / len(values) for layer, values in found.items()}
-
-
 def rates_sheet(document: Document) -> Sheet:
     """A row for each kind of pose and for each transform, a column for each network; with 95 % intervals."""
     names = [model.name for model in document.models]
@@ -223,7 +168,12 @@ def rates_sheet(document: Document) -> Sheet:
         if all(same):
             title = f"{transform}: same prediction in any two poses"
             rows.append([title, *(_with_interval(_rate(own[0])) for own in same)])
-    return Sheet("Predictions", [f"{document.counted}, % of the images", *names], rows)
+    return Sheet(f"Predictions{_few(document)}", [f"{document.counted}, % of the images", *names], rows)
+
+
+def _few(document: Document) -> str:
+    """The mark of scores over few images."""
+    return f" (only {document.n} images)" if document.n < FEW else ""
 
 
 def _with_interval(rate: Rate, unit: str = "") -> str:
@@ -271,8 +221,15 @@ def _worst(document: Document, model: str) -> Iterator[str]:
 
 
 def _where(document: Document, model: str, extreme: Extreme) -> str:
-    """The layer whose features are less similar than those of the layer before it, by the most."""
-    found = list(_mean_by_layer(document, model, "similarity", extreme.poses).items())
+    """Where the pose weighs most, against different images; without these, where similarity falls the most."""
+    similar = mean_by_layer(document, model, "similarity", extreme.poses)
+    different = different_images(document, model)
+    ratios = {layer: pose_ratio(value, different[layer]) for layer, value in similar.items() if layer in different}
+    if len(ratios) > 1:
+        farthest, last = max(ratios, key=lambda layer: ratios[layer]), list(ratios)[-1]
+        end = "" if farthest == last else f", {ratios[last]:.2f} of it in {last}"
+        return f"; features move by {ratios[farthest]:.2f} of the distance between different images in {farthest}{end}"
+    found = list(similar.items())
     drops = {
         after: (before_value - value, before, before_value, value)
         for (before, before_value), (after, value) in itertools.pairwise(found)
@@ -342,18 +299,18 @@ def show(document: Document, console: Console) -> None:
     first = warnings(document)
     for sentence in first:
         console.print(Text(clean(sentence), style="bold"), soft_wrap=True)
-    for sheet in (rates_sheet(document), *(_layers(document, model.name) for model in document.models)):
-        print_sheet(sheet, [], console)
+    print_sheet(rates_sheet(document), [], console)
+    for model in document.models:
+        print_sheet(_layers(document, model.name), [], console)
+        print_sheet(modules_sheet(document, model.name), [], console)
     for sentence in summary(document)[len(first) :]:
         console.print(Text(clean(sentence)), soft_wrap=True)
 
 
 def _layers(document: Document, model: str) -> Sheet:
-    changed = {model: _mean_by_layer(document, model, "order", document.poses)}
-    measures = [*layer_measures(document), LayerMeasure("order changed, %", 100.0, 1, changed)]
+    measures = [*layer_measures(document), order_measure(document, model)]
     measures = [measure for measure in measures if measure.values[model]]
-    rows = [
-        [layer, *(text.number(measure.values[model].get(layer), measure.digits) for measure in measures)]
-        for layer in document.layers(model)
-    ]
-    return Sheet(f"Layers of {model}", ["layer", *(measure.title for measure in measures)], rows, whole=True)
+    rows = [[layer, *(measure.cell(model, layer) for measure in measures)] for layer in document.layers(model)]
+    return Sheet(
+        f"Layers of {model}{_few(document)}", ["layer", *(measure.title for measure in measures)], rows, whole=True
+    )

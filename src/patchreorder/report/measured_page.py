@@ -16,7 +16,8 @@ from .curves import Line
 from .drawing import STYLES, Drawing
 from .line_chart import LineChart, Panel, Series
 from .mark_chart import MarkChart, MarkPanel, Marks
-from .measured import Document, LayerMeasure
+from .measured import Document
+from .measured_layers import LayerMeasure, layer_measures, modules_sheet
 from .measured_poses import PoseAxis
 from .page import Tile
 from .sheets import Sheet
@@ -37,7 +38,7 @@ def write(document: Document, file: Path) -> None:
 def render(document: Document) -> str:
     """The page; the same document makes the same page."""
     names = [model.name for model in document.models]
-    measures = measured.layer_measures(document)
+    measures = layer_measures(document)
     return page.rendered(
         "measured.html.j2",
         title=f"How invariant is {' or '.join(names)}?",
@@ -49,6 +50,7 @@ def render(document: Document) -> str:
         pairs=_pairs_sheet(document),
         layers=_layers(document, measures),
         layer_sheet=_layer_sheet(document, measures),
+        modules=[sheet for name in names if (sheet := modules_sheet(document, name)).rows],
         orders=_orders_sheet(document),
         unstable=[(name, _unstable(document, name)) for name in names],
     )
@@ -118,7 +120,14 @@ def _layers(document: Document, measures: Sequence[LayerMeasure]) -> Drawing | N
     panels = []
     for measure in measures:
         marks = [
-            Marks(clean(model), style, [(layers.index(layer), value) for layer, value in own.items()])
+            Marks(
+                clean(model),
+                style,
+                [
+                    (layers.index(layer), value, *measure.ends.get(model, {}).get(layer, ()))
+                    for layer, value in own.items()
+                ],
+            )
             for (model, own), style in zip(measure.values.items(), itertools.cycle(STYLES[1:]), strict=False)
         ]
         panels.append(MarkPanel(clean(measure.title), marks, include=[0, measure.ceiling]))
@@ -132,7 +141,7 @@ def _layer_sheet(document: Document, measures: Sequence[LayerMeasure]) -> Sheet:
     several = len(document.models) > 1
     heads = [f"{measure.title}, {name}" if several else measure.title for measure, name, _ in columns]
     layers = _layer_names(document)
-    rows = [[layer, *(text.number(own.get(layer), measure.digits) for measure, _, own in columns)] for layer in layers]
+    rows = [[layer, *(measure.cell(name, layer) for measure, name, _ in columns)] for layer in layers]
     return Sheet("Layers", ["layer", *heads], rows)
 
 

@@ -2,17 +2,18 @@
 
 import * as state from "./state.js";
 import { ask, bytes, latest, settled } from "./server.js";
-import { Card, choiceTile, paint, polar, shape } from "./plots.js";
+import { Card, choiceTile, element, paint, polar, shape } from "./plots.js";
 import { Pad } from "./pad.js";
 import { Layer } from "./layer.js";
 import { Photo } from "./photo.js";
 import { Tour } from "./tour.js";
 
-const NAMES = { cnn: "CNN", pr_cnn: "PR-CNN", st_cnn: "ST-CNN" };
+const NAMES = { cnn: "CNN", pr_cnn: "PR-CNN", st_cnn: "ST-CNN", aligned_cnn: "Aligned", unrolled_cnn: "Unrolled" };
 const NOTES = {
   r: "R: 28×28 images, rotated by −90° to 90°, not shifted.",
-  t: "T: anywhere on a 42×42 canvas, not rotated.",
+  t: "T: anywhere on a 42×42 canvas, not rotated. The aligned and the unrolled CNN never saw a shifted digit.",
 };
+const SEEN = { r: true, t: false }; // whether rotations were seen in training
 const at = (id) => document.getElementById(id);
 let now = state.read(location.hash);
 let about, samples, answer, ring, shifts, pad, layer, photo, tour;
@@ -38,17 +39,17 @@ function change(changes) {
   const ofDigit = names.filter((name) => !OF_PHOTO.test(name) && name !== "channel");
   if (ofDigit.length) askAnswer(performance.now());
   if (names.includes("digit")) ring = shifts = null;
-  if (names.some((name) => ["digit", "right", "down"].includes(name))) askRing();
-  if (names.some((name) => ["digit", "rotation"].includes(name))) askShifts();
+  if (names.some((name) => ["digit", "trained", "right", "down"].includes(name))) askRing();
+  if (names.some((name) => ["digit", "trained", "rotation"].includes(name))) askShifts();
   if (names.some((name) => OF_PHOTO.test(name) && name !== "photoChannel")) photo?.look();
 }
 
 const writeAddress = settled(250, () => history.replaceState(null, "", `#${state.write(now)}`));
 
 function request() {
-  const { digit, rotation, right, down } = now;
+  const { digit, rotation, right, down, trained } = now;
   const sent = "sample" in digit ? { strokes: samples[digit.sample].strokes } : digit;
-  return { digit: sent, rotation, right, down };
+  return { digit: sent, rotation, right, down, trained };
 }
 
 const hasInk = () => !("strokes" in now.digit) || now.digit.strokes.length > 0;
@@ -56,7 +57,7 @@ const hasInk = () => !("strokes" in now.digit) || now.digit.strokes.length > 0;
 const askAnswer = latest(async (since) => {
   if (!hasInk()) return;
   try {
-    answer = await ask("/api/answer", { ...request(), trained: now.trained, layer: layer.settings() });
+    answer = await ask("/api/answer", { ...request(), layer: layer.settings() });
     showAnswer();
     problem("");
     const took = performance.measure("change", { start: since, end: performance.now() }).duration;
@@ -106,6 +107,7 @@ function showAnswer() {
   const changed = at("expected").textContent !== String(label);
   const texts = Object.entries(cards).map(([name, card]) => `${NAMES[name]} predicts ${card.show(answer.probabilities[name], label)}`);
   at("expected").textContent = label;
+  at("strip").replaceChildren(...Object.entries(cards).map(([name, card]) => stripPart(NAMES[name], card.root.dataset.prediction, label)));
   paint(at("seen"), bytes(answer.image), answer.side, answer.side);
   paint(cards.st_cnn.transformed, bytes(answer.transformed), answer.side, answer.side);
   layer.show(answer.layer);
@@ -118,8 +120,13 @@ function showAnswer() {
   announce(`${texts.join(", ")}.`);
 }
 
+// A network and its prediction, for narrow screens, where the cards are below the pad.
+function stripPart(title, prediction, label) {
+  return element("span", {}, `${title} `, element("b", { class: Number(prediction) === label ? "right" : "wrong" }, prediction));
+}
+
 function drawRings() {
-  if (ring && answer) for (const [name, card] of Object.entries(cards)) card.drawRing(ring.angles, ring.predictions[name], expected(), now.rotation);
+  if (ring && answer) for (const [name, card] of Object.entries(cards)) card.drawRing(ring.angles, ring.predictions[name], expected(), now.rotation, SEEN[now.trained]);
 }
 
 function drawMaps() {
@@ -300,7 +307,7 @@ async function start() {
     at(note).textContent = reason;
   }
   if (about.mnist && "mnist" in now.digit) now.digit = state.defaults().digit;
-  if (!about.photographs) photo = new Photo({ get, set, side: about.maps.photo[0] });
+  if (!about.photographs) photo = new Photo({ get, set, side: about.maps.photo[0], noAnswers: about.classifier });
   showState();
   listen();
   showDigit();

@@ -1,12 +1,13 @@
 // The photograph: uploaded once, then requested in every pose.
 
-import { ask, latest } from "./server.js";
+import { ask, latest, settled } from "./server.js";
+import { element, percent } from "./plots.js";
 import { Layer } from "./layer.js";
 
 const MAX_BYTES = 10_000_000;
 
 export class Photo {
-  constructor({ get, set, side }) {
+  constructor({ get, set, side, noAnswers }) {
     this.get = get;
     this.file = null;
     this.name = null;
@@ -32,6 +33,10 @@ export class Photo {
       drop.classList.remove("over");
       if (event.dataTransfer.files[0]) this.send(event.dataTransfer.files[0]);
     });
+    at("no-answers").textContent = noAnswers;
+    at("no-answers").hidden = !noAnswers;
+    this.drawn = ""; // what the answers around the circle are of
+    this.askRing = settled(250, (signal, ...rest) => this.around(signal, ...rest));
     this.look = latest(() => this.request());
     this.update();
   }
@@ -77,6 +82,7 @@ export class Photo {
       shown.hidden = false;
       this.at("photo-layer").hidden = false;
       this.layer.show(answer.layer);
+      this.showAnswers(answer.answers);
       this.problem("");
     } catch (error) {
       if (error.status === 404 && this.file) {
@@ -86,6 +92,42 @@ export class Photo {
       } else {
         this.problem(error.message);
       }
+    }
+  }
+
+  showAnswers({ upright, posed }) {
+    this.at("photo-answers").hidden = !upright;
+    if (!upright) return;
+    for (const [id, answers] of [["upright", upright], ["posed", posed]]) {
+      this.at(`answers-${id}`).tBodies[0].replaceChildren(...answers.map(({ name, probability }) => {
+        const bar = element("div", { class: "fill" });
+        bar.style.width = `${100 * probability}%`;
+        return element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, element("div", { class: "track" }, bar)), element("td", { class: "value" }, percent(probability)));
+      }));
+    }
+    const same = upright[0].name === posed[0].name;
+    this.at("photo-verdict").textContent = same
+      ? `The same first answer as upright: ${posed[0].name}.`
+      : `Another first answer than upright: ${posed[0].name}, not ${upright[0].name}.`;
+    this.at("photo-answers").dataset.same = same;
+    const where = [this.name, this.get("photoRight"), this.get("photoDown")].join();
+    if (this.drawn !== where) this.askRing(where, upright[0].name);
+  }
+
+  // The first answer at every rotation, at the current shift.
+  async around(signal, where, upright) {
+    const request = { photo: this.name, right: this.get("photoRight"), down: this.get("photoDown") };
+    try {
+      const { angles, answers } = await ask("/api/photo-ring", request, { signal });
+      this.drawn = where;
+      this.at("photo-ring").replaceChildren(...angles.map((angle, i) => {
+        const { name, probability } = answers[i];
+        const text = `${angle}°`.replace("-", "−");
+        return element("p", { class: name === upright ? "right" : "wrong" }, element("b", {}, text), ` ${name} `, element("span", {}, percent(probability)));
+      }));
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      this.problem(error.message);
     }
   }
 

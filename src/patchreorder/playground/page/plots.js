@@ -59,7 +59,7 @@ export class Card {
     this.root.append(element("h3", {}, title), this.prediction, table, this.ring, this.ringSummary, this.map, this.mapSummary);
     if (name === "st_cnn") {
       this.transformed = element("canvas", { role: "img", "aria-label": "The digit after the spatial transformer", width: 28, height: 28 });
-      this.root.append(element("figure", { class: "transformed" }, this.transformed, element("figcaption", {}, "after the transformer")));
+      this.root.append(element("figure", { class: "transformed" }, this.transformed, element("figcaption", {}, "transformed")));
     }
     this.root.append(element("p", { class: "small" }, `test error: ${errors.r.toFixed(2)}\u00a0%\u00a0(R), ${errors.t.toFixed(2)}\u00a0%\u00a0(T)`));
   }
@@ -76,8 +76,9 @@ export class Card {
     return best;
   }
 
-  drawRing(angles, predictions, expected, rotation) {
-    const parts = [shape("path", { d: `M${polar(-90, 54)}A54,54 0 0 0 ${polar(90, 54)}`, class: "seen-in-training" })];
+  drawRing(angles, predictions, expected, rotation, seen) {
+    const parts = [];
+    if (seen) parts.push(shape("path", { d: `M${polar(-90, 54)}A54,54 0 0 0 ${polar(90, 54)}`, class: "seen-in-training" }));
     const step = angles[1] - angles[0];
     angles.forEach((angle, i) => {
       const kind = predictions.labels[i] === expected ? "right" : "wrong";

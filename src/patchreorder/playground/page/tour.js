@@ -1,4 +1,4 @@
-// Four states of the page, each with a text about it and the similarities that the server computed.
+// Six states of the page, each with a text about it and the similarities that the server computed.
 
 import { element } from "./plots.js";
 
@@ -7,7 +7,7 @@ const STOPS = [
   {
     title: "1 Shift it",
     changes: { ...UPRIGHT, trained: "t", right: 5, down: -4, grid: "2" },
-    text: "The networks trained on shifted digits still recognise it, but hardly because of the layer. Sorting four large patches leaves the maps about as different from those of the upright digit as before, because the content of each patch has shifted too.",
+    text: "The networks trained on shifted digits recognise it, but PR-CNN hardly because of its layer. Sorting four large patches leaves the maps about as different from those of the upright digit as before, because the content of each patch has shifted too.",
   },
   {
     title: "2 Sort pixels instead",
@@ -22,7 +22,17 @@ const STOPS = [
   {
     title: "4 Rotate it too far",
     changes: { ...UPRIGHT, trained: "r", rotation: 180, grid: "2" },
-    text: "No network was trained beyond 90°, and all three rings change colour there. Reordering does not make a network recognise what it has never seen.",
+    text: "No network was trained beyond 90°, and the rings of CNN, PR-CNN and ST-CNN change colour there. What a network has only learned ends where its training ended.",
+  },
+  {
+    title: "5 Build it in: shifts",
+    changes: { ...UPRIGHT, trained: "t", right: -6, down: 7, grid: "pixels" },
+    text: "The aligned CNN was trained on digits in the middle only. It moves the centroid of the digit there first, so that its square has one colour: the same answer at every shift. CNN, PR-CNN and ST-CNN had to see digits at all these places to learn that.",
+  },
+  {
+    title: "6 Build it in: rotations",
+    changes: { ...UPRIGHT, trained: "r", rotation: 180, grid: "pixels" },
+    text: "The unrolled CNN reads the digit in rings, where a rotation is a shift. It saw no digit beyond 90° either, and its ring goes on where those of the others end. What you know about your images you can build in, and the network need not learn it.",
   },
 ];
 

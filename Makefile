@@ -8,7 +8,7 @@ EXTRAS := dev,docs,report,export,tensorboard,vision,jpeg,search,qdrant,postgres,
 MAKEFLAGS += -j2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all check lint types doctests bench fuzz soak reproduce docs dist clean
+.PHONY: help setup test test-all test-lowest check lint types doctests bench fuzz soak reproduce notebooks docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ test: check ## the checks and every fast test
 test-all: check ## also the slow tests
 	$(BIN)/pytest -m '' --timeout 3600 -o faulthandler_timeout=3660
 
+test-lowest: setup ## the fast tests with the lowest versions of pyproject.toml, on every Python from 3.10 to 3.13 that is here
+	$(BIN)/python .ci/lowest.py
+
 bench: setup ## speed of the operator against x.clone() and its peers, of training against the plain CNN, of decoding, of search, of the playground
 	$(BIN)/python benchmarks/operator.py --out runs/bench
 	$(BIN)/python benchmarks/training.py --out runs/bench
@@ -73,6 +76,9 @@ reproduce: setup ## in minutes: Table 1 from shipped weights, and what sorting g
 	$(BIN)/patchreorder run table1 --setting shipped --out runs/reproduce
 	$(BIN)/patchreorder run few --setting demo --out runs/reproduce
 	$(BIN)/patchreorder report runs/reproduce --quiet
+
+notebooks: setup ## run examples/*.ipynb again and keep what they print and draw
+	$(BIN)/jupyter execute --inplace --NotebookClient.record_timing=False examples/*.ipynb
 
 dist: setup ## the source distribution and a wheel for this machine, checked
 	rm -rf dist

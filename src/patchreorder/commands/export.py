@@ -18,7 +18,7 @@ def export(
     `distance`. Classes, size, crop and the threshold of the distance are in its metadata.
 
     Examples:
-        patchreorder export runs/fit-photographs/classifier.safetensors classifier.onnx
+        patchreorder export runs/fit-photographs/classifier.safetensors fit.onnx
         patchreorder export old.safetensors new/old.onnx
 
     Args:

@@ -35,7 +35,7 @@ def index(
 
     Examples:
         patchreorder index photos --out photos.index
-        patchreorder index photos backup --out both.index --store postgresql://localhost/images
+        patchreorder index photos --out photos.index --store postgresql://localhost/db
 
     Args:
         folders: hold images, also in subfolders; other files are ignored.

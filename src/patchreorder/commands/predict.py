@@ -42,7 +42,7 @@ def predict(
 
     Examples:
         patchreorder predict runs/fit-photographs/classifier.safetensors new/*.jpg
-        find . -name '*.jpg' | patchreorder predict classifier.safetensors - --csv > answers.csv
+        ls *.jpg | patchreorder predict classifier.safetensors - --csv > answers.csv
 
     Args:
         classifier: file that `fit` wrote, classifier.safetensors.

@@ -44,7 +44,7 @@ def run(
 
     Examples:
         patchreorder run few --setting demo
-        patchreorder run table2_grocery --data GroceryStoreDataset --rows cnn pr_cnn_fine --columns R T
+        patchreorder run table2_grocery --data groceries --rows cnn pr_cnn_fine
 
     Args:
         recipe: the table or figure, see below.

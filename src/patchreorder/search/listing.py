@@ -63,7 +63,12 @@ def json_text(found: Found, root: Path, *, similar: bool = False) -> str:
     document: dict[str, Any] = {"groups": [{"group": number, "files": files} for number, files in groups.items()]}
     if similar:
         document["similar"] = [
-            {"relation": relation.kind, "first": str(root / first), "second": str(root / second), **relation.values()}
+            {
+                "relation": relation.kind,
+                "first": str(root / first),
+                "second": str(root / second),
+                "details": relation.values(),
+            }
             for relation, first, second in found.similar
         ]
     return json.dumps(document, indent=1) + "\n"

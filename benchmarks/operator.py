@@ -70,8 +70,8 @@ def main() -> None:
         show(console, rows[-1])
     speedup = two_threads(rounds)
     console.print(f"two threads, 8x512x56x56 (2,2): {speedup:.2f} times as fast as one (wall time, target: 1.6)")
-    report = {"machine": machine(), "commit": commit(), "date": datetime.date.today().isoformat()}
-    report |= {"rounds": rounds, "rows": rows, "two_threads": speedup}
+    measured = {"machine": machine(), "commit": commit(), "date": datetime.date.today().isoformat()}
+    report = {**measured, "rounds": rounds, "rows": rows, "two_threads": speedup}
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / f"operator.{file_name(model())}.json"
     path.write_text(json.dumps(report, indent=1))
@@ -252,8 +252,12 @@ def model() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return processor()
-    numbers = [re.search(rf"^{name}\s*: (\d+)$", text, re.MULTILINE) for name in ("cpu family", "model")]
-    return f"{processor()} (family {numbers[0][1]}, model {numbers[1][1]})" if all(numbers) else processor()
+    numbers = dict(re.findall(r"^(cpu family|model)\s*: (\d+)$", text, re.MULTILINE))
+    return (
+        f"{processor()} (family {numbers['cpu family']}, model {numbers['model']})"
+        if len(numbers) == 2
+        else processor()
+    )
 
 
 def file_name(model: str) -> str:

@@ -198,7 +198,7 @@ class _EagerPermute(Function):
         _Permute.setup_context(ctx, (x, order, inverse, check), z)
         return z
 
-    backward, jvp = _Permute.backward, _Permute.jvp
+    backward, jvp = staticmethod(_Permute.backward), staticmethod(_Permute.jvp)
 
 
 class _EagerReorder(Function):
@@ -210,7 +210,7 @@ class _EagerReorder(Function):
         _Reorder.setup_context(ctx, (x, patches), both)
         return both
 
-    backward, jvp = _Reorder.backward, _Reorder.jvp
+    backward, jvp = staticmethod(_Reorder.backward), staticmethod(_Reorder.jvp)
 
 
 def _lead(maps: Tensor, dim: int | None, size: int) -> Tensor:

@@ -8,7 +8,7 @@ EXTRAS := dev,docs,report,export,tensorboard,vision,jpeg,search,qdrant,postgres,
 MAKEFLAGS += -j2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all test-lowest check lint types doctests bench fuzz soak reproduce notebooks docs dist clean
+.PHONY: help setup test test-all test-repeat test-lowest check lint types doctests bench fuzz soak reproduce notebooks docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -44,7 +44,20 @@ test: check ## the checks and every fast test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 test-all: check ## also the slow tests
-	$(BIN)/pytest -m '' --timeout 3600 -o faulthandler_timeout=3660
+	PATCHREORDER_DEFENCE_SECONDS=60 $(BIN)/pytest -m '' --timeout 3600 -o faulthandler_timeout=3660
+
+# What hangs has time limits of its own (pyproject.toml); a run that fails does not end the others.
+TIMES ?= 10
+REPEAT := runs/repeat
+test-repeat: setup ## every fast test TIMES times in a row, without the checks: the time and the failures of each run
+	@mkdir -p $(REPEAT); failed=0; \
+	for run in $$(seq $(TIMES)); do \
+	  began=$$(date +%s); log=$(REPEAT)/$$run.log; \
+	  OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -q > $$log 2>&1 || failed=$$((failed + 1)); \
+	  echo "run $$run: $$(($$(date +%s) - began)) s, $$(tail -n 1 $$log)"; \
+	  grep -E '^(FAILED|ERROR) |^The seed|worker .* crashed' $$log || true; \
+	done; \
+	echo "$$failed of $(TIMES) runs failed; their output is in $(REPEAT)"; test $$failed -eq 0
 
 test-lowest: setup ## the fast tests with the lowest versions of pyproject.toml, on every Python from 3.10 to 3.13 that is here
 	$(BIN)/python .ci/lowest.py
@@ -70,7 +83,7 @@ fuzz: ## the kernel under AddressSanitizer, for the processor at hand
 # Each defence gets an equal share; a failure prints the seed and the case that repeat it.
 SOAK ?= 3600
 soak: setup ## the standing defences of tests/defences for an hour, or SOAK seconds
-	PATCHREORDER_DEFENCE_SECONDS=$$(($(SOAK) / 5)) OMP_NUM_THREADS=1 $(BIN)/pytest tests/defences -m '' -s --timeout 0 -o faulthandler_timeout=0
+	PATCHREORDER_DEFENCE_SECONDS=$$(($(SOAK) / 7)) OMP_NUM_THREADS=1 $(BIN)/pytest tests/defences -m '' -s --timeout 0 -o faulthandler_timeout=0
 
 reproduce: setup ## in minutes: Table 1 from shipped weights, and what sorting gains where digits are few; writes a page
 	$(BIN)/patchreorder run table1 --setting shipped --out runs/reproduce

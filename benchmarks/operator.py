@@ -2,6 +2,8 @@
 
     python benchmarks/operator.py [--out runs/bench] [--quick]
 
+The file's name has the processor's: results/ holds one for each that was measured.
+
 Method: one thread (except the last line) and CPU time of this process. Every form is timed in each round, so that noise
 affects all of them; a ratio is taken within its round, and the table shows the median and quartiles over the rounds.
 Freed memory is kept (mallopt), because page faults would favour whatever allocates less. Each form is timed in two
@@ -17,8 +19,10 @@ import sys
 sys.path.pop(0)  # this folder: `import operator` would find this file instead of the standard library's
 
 import argparse
+import datetime
 import json
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -32,7 +36,7 @@ from torch.nn import functional as F
 
 from patchreorder import __version__, patch_reorder
 from patchreorder.engine.memory import keep_freed_memory
-from patchreorder.laboratory.provenance import processor
+from patchreorder.laboratory.provenance import commit, processor
 from patchreorder.operator import native, torch_form
 from patchreorder.operator.functional import Grid, PatchReorderOptions
 
@@ -66,9 +70,10 @@ def main() -> None:
         show(console, rows[-1])
     speedup = two_threads(rounds)
     console.print(f"two threads, 8x512x56x56 (2,2): {speedup:.2f} times as fast as one (wall time, target: 1.6)")
-    report = {"machine": machine(), "rounds": rounds, "rows": rows, "two_threads": speedup}
+    measured = {"machine": machine(), "commit": commit(), "date": datetime.date.today().isoformat()}
+    report = {**measured, "rounds": rounds, "rows": rows, "two_threads": speedup}
     args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / "operator.json"
+    path = args.out / f"operator.{file_name(model())}.json"
     path.write_text(json.dumps(report, indent=1))
     console.print(f"saved to {path}")
 
@@ -241,9 +246,28 @@ def show(console: Console, row: dict) -> None:
     console.print(table)
 
 
+def model() -> str:
+    """The processor's name, with the family and model that virtual machines leave out of it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return processor()
+    numbers = dict(re.findall(r"^(cpu family|model)\s*: (\d+)$", text, re.MULTILINE))
+    return (
+        f"{processor()} (family {numbers['cpu family']}, model {numbers['model']})"
+        if len(numbers) == 2
+        else processor()
+    )
+
+
+def file_name(model: str) -> str:
+    """Lower-case words of a processor's name between underscores, without trade marks."""
+    return "_".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((r|tm)\)", "", model.lower())))
+
+
 def machine() -> dict[str, str | int]:
     return {
-        "processor": processor(),
+        "processor": model(),
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,

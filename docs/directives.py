@@ -152,8 +152,13 @@ def _made(name: str, options: str = "") -> str:
     return f"`{command}`, {machine}, [numbers](DATA/benchmark_{name}.json)\n{{: .caption }}"
 
 
+OPERATOR_FILES = list(RESULTS.glob("benchmark_operator.*.json"))  # one for each processor
+BESIDE = ("kernel", "both ways", "call")  # shown for all processors side by side
+MEASURED = {"operator.intel_xeon_processor_2.80ghz": "2026-11-15, commit 335c0ac"}  # files that do not say it
+
+
 def speed_operator() -> str:
-    """Time of the operator over that of x.clone(), forward, float32, one thread."""
+    """Time of the operator over that of x.clone(), forward, float32, one thread, on every processor measured."""
     names = {
         "kernel": "kernel",
         "both ways": "kernel, both ways / 2",
@@ -165,13 +170,28 @@ def speed_operator() -> str:
         "grid_sample": "affine_grid + grid_sample",
         "torch.sort": "torch.sort of the maps",
     }
-    found = _benchmark("operator")
+    found = {name: _benchmark(name) for name in sorted(path.stem.removeprefix("benchmark_") for path in OPERATOR_FILES)}
+    heads = ["maps", "grid, levels", *(f"{head}: {_maker(each)}" for head in BESIDE for each in found.values())]
     rows = []
-    for row in found["rows"]:
-        ratios = row["ratios"]
-        cells = [f"{ratios[key]['ratio']:.2f}" if key in ratios else "" for key in names.values()]
-        rows.append(["x".join(map(str, row["shape"])), f"{row['grid']}, {row['levels']}", *cells])
-    return _sheet(["maps", "grid, levels", *names], rows, texts=2) + f"\n\n{_made('operator')}"
+    for same in zip(*(each["rows"] for each in found.values()), strict=True):
+        cells = [f"{row['ratios'][names[head]]['ratio']:.2f}" for head in BESIDE for row in same]
+        rows.append(["x".join(map(str, same[0]["shape"])), f"{same[0]['grid']}, {same[0]['levels']}", *cells])
+    parts = [_sheet(heads, rows, texts=2)]
+    for name, each in found.items():
+        rows = []
+        for row in each["rows"]:
+            ratios = row["ratios"]
+            cells = [f"{ratios[key]['ratio']:.2f}" if key in ratios else "" for key in names.values()]
+            rows.append(["x".join(map(str, row["shape"])), f"{row['grid']}, {row['levels']}", *cells])
+        measured = f"{each['date']}, commit {each['commit']}" if "date" in each else MEASURED[name]
+        made = f"`python benchmarks/operator.py`, {measured}, [numbers](DATA/benchmark_{name}.json)\n{{: .caption }}"
+        sheet = _sheet(["maps", "grid, levels", *names], rows, texts=2)
+        parts.append(_folded(f"Everything, on {each['machine']['processor']}", f"{sheet}\n\n{made}"))
+    return "\n\n".join(parts)
+
+
+def _maker(found: dict[str, Any]) -> str:
+    return str(re.split(r"\W", found["machine"]["processor"])[0])
 
 
 def speed_training() -> str:

@@ -15,6 +15,7 @@ from patchreorder.classifier.choose import Candidate, Scored
 from patchreorder.classifier.classifier import load_classifier
 from patchreorder.classifier.fit import FitOptions, fit, gain, verdict
 from patchreorder.classifier.photographs import TEST_POSES, SamePoses, open_photographs
+from patchreorder.engine import checkpoint
 from patchreorder.models.photo_classifier import Block
 from tests.classifier.photographs import write_photographs
 
@@ -134,7 +135,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
     whole = fit(data, tmp_path / "whole", FitOptions()).report
     monkeypatch.setattr(features_module, "CHUNK", 8)
     written = []
-    write = features_module.write_whole
+    write = checkpoint.write_whole
 
     def killed(path, content):
         if len(written) == 2:
@@ -142,10 +143,10 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, monkeypatch):
         written.append(path)
         write(path, content)
 
-    monkeypatch.setattr(features_module, "write_whole", killed)
+    monkeypatch.setattr(checkpoint, "write_whole", killed)
     with pytest.raises(KeyboardInterrupt):
         fit(data, tmp_path / "out", FitOptions())
-    monkeypatch.setattr(features_module, "write_whole", write)
+    monkeypatch.setattr(checkpoint, "write_whole", write)
     before = {path: path.stat().st_mtime_ns for path in written}
     again = fit(data, tmp_path / "out", FitOptions()).report
     assert {path: path.stat().st_mtime_ns for path in written} == before
@@ -191,7 +192,7 @@ def test_features_of_other_settings_are_removed_and_nothing_else(tmp_path):
 def test_a_full_disk_loses_no_finished_features(tmp_path, monkeypatch):
     data = write_photographs(tmp_path / "data")
     monkeypatch.setattr(features_module, "CHUNK", 8)
-    write, written = features_module.write_whole, []
+    write, written = checkpoint.write_whole, []
 
     def full(path, content):
         if written:
@@ -199,7 +200,7 @@ def test_a_full_disk_loses_no_finished_features(tmp_path, monkeypatch):
         written.append(path)
         write(path, content)
 
-    monkeypatch.setattr(features_module, "write_whole", full)
+    monkeypatch.setattr(checkpoint, "write_whole", full)
     with pytest.raises(OSError, match="No space left"):
         fit(data, tmp_path / "out", FitOptions())
     assert written[0].exists()

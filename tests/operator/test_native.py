@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from patchreorder import patch_reorder
-from patchreorder.operator import native
+from patchreorder import patch_reorder, undo_reorder
+from patchreorder.operator import native, torch_form
 from tests.forms import RUNNABLE
 
 
@@ -85,3 +85,36 @@ def test_a_build_keeps_to_its_instruction_set(build, registers):
         ["objdump", "-d", "--no-show-raw-insn", native.builds()[build]], capture_output=True, text=True, check=True
     ).stdout
     assert {name for name in ("ymm", "zmm") if f"%{name}" in listing} == registers
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_a_result_larger_than_the_caches(use_form, name):
+    """AMD's processors write it past the caches, in whole lines, where these maps do not begin or end."""
+    x = torch.randn(1, 2800, 55, 55)
+    assert x.nbytes > 32 * 2**20
+    use_form("torch")
+    expected, order = patch_reorder(x, levels=2, return_order=True)
+    use_form(name)
+    z, own = patch_reorder(x, levels=2, return_order=True)
+    assert torch.equal(own, order)
+    assert torch.equal(z, expected)
+    assert torch.equal(undo_reorder(z, own), x)
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("descending", [True, False])
+def test_energies_that_differ_in_their_lowest_bits_only(use_form, name, descending):
+    """Up to 64 patches are sorted by the highest bits of their energies first, with zeros among them."""
+    bits = torch.randint(0, 2**31, (64, 33, 6, 6), dtype=torch.int32)
+    near = torch.tensor(
+        [0, 0, 1, 63, 64, 127, 128, 8191, 8192, 2**30, 2**30 + 1, 0x7F800000, 0x7F800001], dtype=torch.int32
+    )
+    close = near[torch.randint(0, len(near), bits.shape)]
+    bits[::2] = close[::2]
+    bits[1::4] = bits[1::4] % 2**8 + 2**30
+    bits[3::8] *= torch.rand(bits[3::8].shape) < 0.3
+    x = bits.view(torch.float32)
+    expected = torch_form.patch_order(x, 6, 6, 1, "l1", True, descending)
+    use_form(name)
+    _, order = patch_reorder(x, grid="pixels", energy="l1", descending=descending, return_order=True)
+    assert torch.equal(order.long(), expected.long())

@@ -104,3 +104,15 @@ def test_a_body_that_drips_and_a_response_that_nobody_reads_end(address):
         with pytest.raises(ConnectionError):  # and no TimeoutError
             unread.sendall(b"GET /main.js HTTP/1.1\r\nhost: localhost\r\n\r\n" * 100_000)
     assert works(address)
+
+
+@pytest.mark.parametrize("path", ["/api/answer", "/api/nothing"])
+def test_a_body_that_is_no_http_is_answered_once(address, path, caplog):
+    """uvicorn answers it. An application that answers too, at once, would log an error for every such request."""
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+    for _ in range(5):
+        with connect(address, head + b"no chunk\r\n") as connection:
+            received = b"".join(iter(lambda open_=connection: open_.recv(1 << 16), b""))
+        assert received.startswith(b"HTTP/1.1 400 ")
+        assert received.count(b"HTTP/1.1") == 1
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

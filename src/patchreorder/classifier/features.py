@@ -7,7 +7,6 @@ contain its average too. Every candidate for the head is made of them without an
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from patchreorder.engine import checkpoint
 from patchreorder.engine.batches import model_input
-from patchreorder.files import digest, write_whole
+from patchreorder.files import digest
 from patchreorder.models.backbones import OpenedBackbone
 from patchreorder.models.photo_classifier import Block, FeatureBlocks, normalised
 
@@ -123,7 +120,7 @@ def compute(
     for part in missing:
         taken = (crop for _, crop in zip(part, stream, strict=False))
         made = _compute_part(network, part, taken, photographs, empty, report)
-        write_whole(_file(place, part), made.packed())
+        _write(_file(place, part), made)
         found[part] = made
     every = [own for part in parts if (own := found[part]) is not None]
     pools = torch.cat([empty, *(own.values for own in every if own.kept)]).split(widths, 2)
@@ -144,21 +141,19 @@ class _Part:
     faults: dict[str, str]
     values: Tensor  # (kept, poses, values), float16
 
-    def packed(self) -> bytes:
-        facts = {"kept": self.kept, "digests": self.digests, "faults": self.faults}
-        return save({"values": self.values}, metadata={"features": json.dumps(facts)})
+
+def _write(path: Path, part: _Part) -> None:
+    checkpoint.write(path, {"values": part.values}, {"kept": part.kept, "digests": part.digests, "faults": part.faults})
 
 
 def _read(path: Path, part: range) -> _Part | None:
     """The features of a file; None if it is not there or damaged, so that they are computed again."""
     try:
-        with safe_open(path, framework="pt") as file:
-            facts, values = json.loads(file.metadata()["features"]), file.get_tensor("values")
-        if len(facts["kept"]) + len(facts["faults"]) != len(part) or len(facts["kept"]) != len(values):
-            return None
-        return _Part(facts["kept"], facts["digests"], facts["faults"], values)
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        tensors, facts = checkpoint.read(path)
+        found = _Part(facts["kept"], facts["digests"], facts["faults"], tensors["values"])
+    except (OSError, KeyError, ValueError):
         return None
+    return found if len(found.kept) + len(found.faults) == len(part) and len(found.kept) == len(found.values) else None
 
 
 @torch.inference_mode()

@@ -41,7 +41,7 @@ def can_read_values(x: Tensor) -> bool:
 def reorder(x: Tensor, patches: PatchGrid) -> tuple[Tensor, Tensor]:
     """Return x with its patches sorted by energy, and the order."""
     if not is_traced():
-        return _Reorder.apply(x, patches)
+        return (_Reorder if _is_transformed() else _EagerReorder).apply(x, patches)
     if _kernel_in_graph(x, patches.rows, patches.columns):
         return torch.ops.patchreorder.reorder(x, *patches)
     order = torch_form.patch_order(x, *patches)
@@ -59,11 +59,17 @@ def permute_patches(x: Tensor, order: Tensor, *, inverse: bool = False, check: b
             that a caller passed in must be checked. Exported programs and dispatch modes do not check.
     """
     if not is_traced():
-        return _Permute.apply(x, order, inverse, check)
+        return (_Permute if _is_transformed() else _EagerPermute).apply(x, order, inverse, check)
     by_kernel = order.dtype == torch.uint8 and _kernel_in_graph(x, order.shape[2], order.shape[3])
     if by_kernel or (check and _is_compiled()):
         return torch.ops.patchreorder.permute(x, order, inverse, check)
     return _traced_permute(x, order, inverse)
+
+
+def _is_transformed() -> bool:
+    # Functions of torch.func need `setup_context`, for which torch binds the arguments in Python at every call: half of
+    # the time of a small call.
+    return torch._C._are_functorch_transforms_active()
 
 
 def _traced_permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
@@ -138,11 +144,11 @@ class _Permute(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Permute.apply(grad, ctx.saved_tensors[0], not ctx.inverse, False), None, None, None
+        return permute_patches(grad, ctx.saved_tensors[0], inverse=not ctx.inverse), None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        return _Permute.apply(tangent, ctx.saved_tensors[0], ctx.inverse, False)
+        return permute_patches(tangent, ctx.saved_tensors[0], inverse=ctx.inverse)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, order: Tensor, inverse: bool, check: bool) -> tuple[Tensor, int]:
@@ -170,17 +176,41 @@ class _Reorder(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, None]:
-        return (None if grad is None else _Permute.apply(grad, ctx.saved_tensors[0], True, False)), None
+        return (None if grad is None else permute_patches(grad, ctx.saved_tensors[0], inverse=True)), None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor | None, _: Any) -> tuple[Tensor | None, None]:
-        return (None if tangent is None else _Permute.apply(tangent, ctx.saved_tensors[0], False, False)), None
+        return (None if tangent is None else permute_patches(tangent, ctx.saved_tensors[0])), None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, patches: PatchGrid) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
         x = _lead(x, in_dims[0], info.batch_size)
         both = _Reorder.apply(x.flatten(0, 1), patches)
         return tuple(maps.unflatten(0, x.shape[:2]) for maps in both), (0, 0)
+
+
+class _EagerPermute(Function):
+    """`_Permute` where torch.func is not at work."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: bool, check: bool) -> Tensor:
+        z = _permute(x, order, inverse, check)
+        _Permute.setup_context(ctx, (x, order, inverse, check), z)
+        return z
+
+    backward, jvp = staticmethod(_Permute.backward), staticmethod(_Permute.jvp)
+
+
+class _EagerReorder(Function):
+    """`_Reorder` where torch.func is not at work."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, patches: PatchGrid) -> tuple[Tensor, Tensor]:
+        both = _Reorder.forward(x, patches)
+        _Reorder.setup_context(ctx, (x, patches), both)
+        return both
+
+    backward, jvp = staticmethod(_Reorder.backward), staticmethod(_Reorder.jvp)
 
 
 def _lead(maps: Tensor, dim: int | None, size: int) -> Tensor:

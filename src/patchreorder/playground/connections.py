@@ -35,6 +35,17 @@ class LimitedConnection(H11Protocol):
         super().handle_events()
         self._watch()
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP. If it is the body of a request, uvicorn would let the application answer it too."""
+        request = self.cycle if self.cycle is not None and not self.cycle.response_complete else None
+        if request is not None:
+            request.disconnected = True
+            request.message_event.set()
+        if request is not None and request.response_started:
+            self._close()
+        else:
+            super().send_400_response(msg)
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._watch()

@@ -130,18 +130,44 @@ void small_move(const char* x, char* z, const uint8_t* order, int64_t stride, in
 
 // ---- energy of patches ---------------------------------------------------------------------------------------------
 
+// Sums down VECTORS * LANES columns of a row of patches. Lines are read whole, in the order of memory, which processors
+// fetch ahead.
+template <int VECTORS, bool L1, class T>
+inline void column_sums(const T* band, int lines, int64_t width, Sum<T>* column) {
+  Sum<T> sum[VECTORS][LANES];
+#pragma GCC unroll 4
+  for (int v = 0; v < VECTORS; ++v)
+    for (int k = 0; k < LANES; ++k) sum[v][k] = energy_of<L1>(band[v * LANES + k]);
+  for (int line = 1; line < lines; ++line) {
+    band += width;
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; ++v)
+      for (int k = 0; k < LANES; ++k) sum[v][k] += energy_of<L1>(band[v * LANES + k]);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < VECTORS; ++v)
+    for (int k = 0; k < LANES; ++k) column[v * LANES + k] = sum[v][k];
+}
+
 // Energies of the unit patches of one planar map, `stride` apart: sums down the columns of a row of patches, then over
 // the column sums from left to right. Reads up to LANES - 1 elements past each line.
 template <bool L1, class T>
 void planar_energy(const T* map, const Geometry& g, Sum<T>* column, Sum<T>* energy, int64_t stride) {
   for (int row = 0; row < g.rows; ++row) {
     const T* band = map + row * g.patch_height * g.width;
-    for (int64_t first = 0; first < g.covered_width(); first += LANES) {
-      Sum<T> sum[LANES];
-      for (int k = 0; k < LANES; ++k) sum[k] = energy_of<L1>(band[first + k]);
-      for (int line = 1; line < g.patch_height; ++line)
-        for (int k = 0; k < LANES; ++k) sum[k] += energy_of<L1>(band[line * g.width + first + k]);
-      for (int k = 0; k < LANES; ++k) column[first + k] = sum[k];
+    for (int64_t first = 0; first < g.covered_width(); first += 4 * LANES) {
+      const int64_t vectors = (g.covered_width() - first + LANES - 1) / LANES;
+      const auto sums = [&](auto count) {
+        column_sums<count(), L1, T>(band + first, g.patch_height, g.width, column + first);
+      };
+      if (vectors == 1)
+        sums(std::integral_constant<int, 1>());
+      else if (vectors == 2)
+        sums(std::integral_constant<int, 2>());
+      else if (vectors == 3)
+        sums(std::integral_constant<int, 3>());
+      else
+        sums(std::integral_constant<int, 4>());
     }
     if (g.patch_width == 1) {
       for (int patch = 0; patch < g.columns; ++patch, energy += stride) *energy = column[patch];

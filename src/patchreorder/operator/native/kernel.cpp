@@ -5,7 +5,8 @@
 // them, once per instruction set. The order of summation is part of the operator's definition (docs/operator.md), so no
 // sum may be re-associated or contracted: build without -ffast-math and with -ffp-contract=off.
 //
-// geometry.hpp, vectors.hpp -> energy.hpp, networks.hpp -> ranking.hpp -> planar.hpp, interleaved.hpp -> this file.
+// geometry.hpp, vectors.hpp -> energy.hpp, networks.hpp, streaming.hpp -> ranking.hpp -> planar.hpp, interleaved.hpp
+// -> this file.
 //
 // Two memory layouts: "planar" (batch, channel, row, column) and "interleaved" (batch, row, column, channel).
 

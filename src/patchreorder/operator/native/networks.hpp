@@ -41,6 +41,42 @@ using Doubles = Register<double>;
 using Floats = Register<float>;
 #endif
 
+// As many 32-bit words as fit a register.
+typedef uint32_t Words __attribute__((vector_size(REGISTER)));
+
+inline Words smaller(Words a, Words b) {
+#if defined(__AVX512F__)
+  return Words(_mm512_min_epu32(__m512i(a), __m512i(b)));
+#elif defined(__AVX2__)
+  return Words(_mm256_min_epu32(__m256i(a), __m256i(b)));
+#else
+  return a < b ? a : b;
+#endif
+}
+
+#ifdef __SSE2__
+// In every 16 bytes, word i of row k changes places with word k of row i.
+inline void transpose_words(Words* row) {
+#if defined(__AVX512F__)
+  using Integers = __m512i;
+  const auto low = _mm512_unpacklo_epi32, high = _mm512_unpackhi_epi32;
+  const auto low_pairs = _mm512_unpacklo_epi64, high_pairs = _mm512_unpackhi_epi64;
+#elif defined(__AVX2__)
+  using Integers = __m256i;
+  const auto low = _mm256_unpacklo_epi32, high = _mm256_unpackhi_epi32;
+  const auto low_pairs = _mm256_unpacklo_epi64, high_pairs = _mm256_unpackhi_epi64;
+#else
+  using Integers = __m128i;
+  const auto low = _mm_unpacklo_epi32, high = _mm_unpackhi_epi32;
+  const auto low_pairs = _mm_unpacklo_epi64, high_pairs = _mm_unpackhi_epi64;
+#endif
+  const Integers a = low(Integers(row[0]), Integers(row[1])), b = high(Integers(row[0]), Integers(row[1]));
+  const Integers c = low(Integers(row[2]), Integers(row[3])), d = high(Integers(row[2]), Integers(row[3]));
+  row[0] = Words(low_pairs(a, c)), row[1] = Words(high_pairs(a, c));
+  row[2] = Words(low_pairs(b, d)), row[3] = Words(high_pairs(b, d));
+}
+#endif
+
 // Two rows to compare.
 struct Exchange {
   uint16_t first, second;

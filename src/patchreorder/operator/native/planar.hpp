@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ranking.hpp"
+#include "streaming.hpp"
 
 namespace {
 
@@ -161,22 +162,37 @@ class PlanarCopy {
   int64_t corner_[MOST_PATCHES];
 };
 
-// PlanarCopy for maps anywhere in a tensor: maps too close to its end are moved through padded copies.
+// PlanarCopy for maps anywhere in a tensor: maps too close to its end are moved through padded copies. If the result is
+// large, all maps are assembled in cache, some at a time, and written past it.
 class PlanarMover {
  public:
   PlanarMover(const Geometry& g, int item, bool inverse, const void* x_end, void* z_end)
       : copy_(g, item, inverse),
         in_(g.pixels() * item),
-        out_(g.pixels() * item),
         x_end_(static_cast<const char*>(x_end)),
-        z_end_(static_cast<char*>(z_end)) {}
+        z_end_(static_cast<char*>(z_end)) {
+    const int64_t bytes = copy_.bytes();
+    if (bytes <= MOST_STREAMED_MAP && is_streamed(g.images * g.channels * bytes))
+      streamed_ = std::clamp<int64_t>(CACHE / bytes, 1, LANES);
+    out_.resize(bytes * std::max<int64_t>(streamed_, 1) + LINE + SLACK);
+  }
+  PlanarMover(const PlanarMover&) = delete;
+  ~PlanarMover() {
+    if (streamed_) end_streaming();
+  }
 
   void operator()(const void* x, void* z, const uint8_t* order, int64_t stride, int64_t count) {
     const char* from = static_cast<const char*>(x);
     char* to = static_cast<char*>(z);
-    const int64_t bytes = copy_.bytes(), room = std::min(x_end_ - from, z_end_ - to) - SLACK;
-    const int64_t safe = std::clamp<int64_t>(room / bytes, 0, count);
-    copy_(from, to, order, stride, safe);
+    const int64_t bytes = copy_.bytes(), x_room = x_end_ - from - SLACK, z_room = z_end_ - to - SLACK;
+    const int64_t safe = std::clamp<int64_t>((streamed_ ? x_room : std::min(x_room, z_room)) / bytes, 0, count);
+    if (!streamed_) copy_(from, to, order, stride, safe);
+    for (int64_t k = 0; streamed_ && k < safe; k += streamed_) {
+      const int64_t some = std::min(streamed_, safe - k);
+      char* line = out_.data() + (reinterpret_cast<intptr_t>(to + k * bytes - out_.data()) & (LINE - 1));
+      copy_(from + k * bytes, line, order + k * stride, stride, some);
+      stream(to + k * bytes, line, some * bytes, from + (k + 2 * streamed_) * bytes);
+    }
     for (int64_t k = safe; k < count; ++k) {
       copy_(in_.copy(from + k * bytes), out_.data(), order + k * stride, stride, 1);
       std::memcpy(to + k * bytes, out_.data(), bytes);
@@ -185,7 +201,9 @@ class PlanarMover {
 
  private:
   PlanarCopy copy_;
-  Padded<char> in_, out_;
+  Padded<char> in_;
+  std::vector<char> out_;
+  int64_t streamed_ = 0;  // maps written past the caches together, or 0
   const char* x_end_;
   char* z_end_;
 };

@@ -170,7 +170,12 @@ template <class A> class Ranking {
   // The numbers are sorted as floats or doubles, because every processor has their minimum and maximum; one is added to
   // the exponent so that all of them are normal.
   void sort(const Orders& out) {
-    if (!narrow_.empty() && sort_narrow()) return write_sorted(narrow_.data(), MOST_NARROW - 1, out);
+    if (!narrow_.empty() && (descending_ ? sort_narrow<true>() : sort_narrow<false>())) {
+#ifdef __SSE2__
+      if (out.place == 1) return write_narrow(out);
+#endif
+      return write_sorted(narrow_.data(), MOST_NARROW - 1, out);
+    }
     Row<double>* packed = packed_.data();
     for (int patch = 0; patch < children_; ++patch) {
       const auto key = convert<int64_t>(keys_of(energies() + patch * LANES, descending_)),
@@ -183,34 +188,81 @@ template <class A> class Ranking {
   }
 
   // Sorts half as many bytes: the highest 24 bits of a key and its patch in 32 bits. Returns false if two different
-  // keys may be equal in these bits. Zeros, the only common ties, are known to be equal: no other key may look like
-  // theirs.
-  bool sort_narrow() {
-    const auto all = [](Key value) { return Vector<Key>::all(value); };
-    const Key zero = descending_ ? 0 : bits_of(std::numeric_limits<A>::infinity());
-    const auto high = all(~Key(MOST_NARROW - 1)), start = all(0x800000), zeros = (all(zero >> 1) & high) + start;
+  // keys may be equal in these bits. Zeros, the only common ties, are known to be equal: they are told apart by their
+  // patches in higher bits, among numbers that no other key may have.
+  template <bool DESCENDING> bool sort_narrow() {
+    constexpr uint32_t infinity = 0x7f800000, zero = DESCENDING ? 0 : infinity, high = ~uint32_t(MOST_NARROW - 1);
+    const int patches = children_;
+    Words near = Words{} - 1, apart = near;  // the smallest distance of a key from zero, and of two keys
     Row<float>* packed = narrow_.data();
-    std::fill(narrow_.begin() + children_, narrow_.end(), Row<float>{});
-    Vector<Key> doubtful{};
-    for (int patch = 0; patch < children_; ++patch) {
-      const auto key = keys_of(energies() + patch * LANES, descending_);
-      const auto bits = (key >> all(1) & high) + start;
-      doubtful = doubtful | ((bits == zeros) & ((key == all(zero)) + all(1)));
-      const auto number = bits | all(MOST_NARROW - 1 - patch);
-      std::memcpy(packed[patch].lane, &number, sizeof number);
+    for (size_t part = 0; part < sizeof(Row<float>) / sizeof(Words); ++part) {
+      const A* energy = energies() + part * (sizeof(Words) / sizeof(A));
+      Words mark = Words{} + (MOST_NARROW - 1), mark_of_zero = mark * MOST_NARROW;
+      for (int patch = 0; patch < patches; ++patch, energy += LANES, mark -= 1, mark_of_zero -= MOST_NARROW) {
+        Words key;
+        std::memcpy(&key, energy, sizeof key);
+        key = smaller(key, Words{} + (infinity + 1));  // NaN
+        if (!DESCENDING) key = smaller(infinity - key, Words{} + (infinity + 1));
+        near = smaller(near, (key ^ zero) - 1);
+        const Words number = ((((key >> 1) + 0x800000) & high) | mark) + (Words(key == zero) & mark_of_zero);
+        std::memcpy(reinterpret_cast<Words*>(packed[patch].lane) + part, &number, sizeof number);
+      }
     }
-    sort_rows(packed, children_);
-    Vector<Key> last = all(0);
-    for (int q = 0; q < children_; ++q) {
-      const auto bits = load<Key>(packed[q].lane) & high;
-      doubtful = doubtful | ((bits == last) & ((bits == zeros) + all(1)));
-      last = bits;
+    sort_rows(packed, patches);
+    for (size_t part = 0; part < sizeof(Row<float>) / sizeof(Words); ++part) {
+      const auto row = [&](int q) {
+        Words number;
+        std::memcpy(&number, reinterpret_cast<const Words*>(packed[q].lane) + part, sizeof number);
+        return number;
+      };
+      Words last = row(0);
+      for (int q = 1; q < patches; ++q) {
+        const Words number = row(q);
+        apart = smaller(apart, number ^ last);
+        last = number;
+      }
     }
-    Key lanes[LANES], any = 0;
-    store(lanes, doubtful);
-    for (Key lane : lanes) any |= lane;
+    const Words doubtful = Words(near < 2 * MOST_NARROW * MOST_NARROW) | Words(apart < MOST_NARROW);
+    uint32_t any = 0;
+    for (size_t lane = 0; lane < sizeof(Words) / sizeof(uint32_t); ++lane) any |= doubtful[lane];
     return !any;
   }
+
+#ifdef __SSE2__
+  // The orders of maps one after the other, after sort_narrow(). Four bytes of an order form a word of its lane.
+  void write_narrow(const Orders& out) const {
+    constexpr int maps = sizeof(Words) / 16;
+    const int patches = children_;
+    const Row<float>* packed = narrow_.data();
+    alignas(64) char order[LANES][MOST_NARROW];
+    for (size_t part = 0; part < sizeof(Row<float>) / sizeof(Words); ++part)
+      for (int first = 0; first < patches; first += 16) {
+        const auto row = [&](int q) {
+          Words number;
+          std::memcpy(&number, reinterpret_cast<const Words*>(packed[first + q].lane) + part, sizeof number);
+          return number;
+        };
+        Words word[4];
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) {
+          const Words low = (row(4 * k) & 0xffu) | (row(4 * k + 1) << 8 & 0xff00u);
+          const Words above = (row(4 * k + 2) & 0xffu) | row(4 * k + 3) << 8;
+          word[k] = ~(low | above << 16) & 0x01010101u * (MOST_NARROW - 1);
+        }
+        transpose_words(word);
+        for (int k = 0; k < 4; ++k)
+          for (int i = 0; i < maps; ++i)
+            std::memcpy(order[(part * maps + i) * 4 + k] + first, reinterpret_cast<const char*>(&word[k]) + 16 * i, 16);
+      }
+    for (int map = 0; map < out.count; ++map) {
+      uint8_t* to = out.data + map * out.lane;
+      if (map + 1 < out.count && out.lane >= patches)  // what is written too much is overwritten by the next map
+        for (int first = 0; first < patches; first += 16) std::memcpy(to + first, order[map] + first, 16);
+      else
+        std::memcpy(to, order[map], patches);
+    }
+  }
+#endif
 
   // The patch is `most` minus the lowest bits of each packed number.
 #ifdef __SSE2__

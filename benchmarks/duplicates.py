@@ -50,7 +50,12 @@ assert _spec is not None
 assert _spec.loader is not None
 copies = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(copies)
-KINDS = {"ours": copies.KINDS, "hard": {**copies.KINDS, **copies.HARD}, "imagededup": copies.IMAGEDEDUP}
+KINDS = {
+    "ours": copies.KINDS,
+    "hard": {**copies.KINDS, **copies.HARD},
+    "imagededup": copies.IMAGEDEDUP,
+    "unseen": copies.UNSEEN,
+}
 HASH_DISTANCE = 10  # of 64 bits: imagededup's default
 Groups = list[list[str]]
 

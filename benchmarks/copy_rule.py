@@ -2,12 +2,13 @@
 
     python benchmarks/copy_rule.py --set varied=PHOTOGRAPHS --set shelves=GROCERY/train/Satsumas --test coins=COINS/1e
 
-Each set is a folder of photographs. Of some of them altered copies are written (copies.py, from a seed), and of fewer
-other photographs, as from a tripod. All pairs that `duplicates` would compare are compared. A logistic regression on
-`relations.evidence` tells copies from other pairs; every set counts the same, and so do its copies and its others. Each
---set is left out in turn; --test sets never choose anything. Recall and precision are those of groups, as in
-duplicates.py: all photographs count as different. Of those that --known names on one line (looked at by eye) only one
-is taken. A set whose name ends in + is taken in the order of its names, so that series of one thing stay together.
+Each set is a folder of photographs. Of some of them altered copies are written (copies.py, from a seed); with --tripod,
+of every so many also other photographs, as from a tripod. All pairs that `duplicates` would compare are compared. A
+logistic regression on `relations.evidence` tells copies from other pairs; every set counts the same, and so do its
+copies and its others. Each --set is left out in turn; --test sets never choose anything. Recall and precision are those
+of groups, as in duplicates.py: all photographs count as different. Of those that --known names on one line (looked at
+by eye) only one is taken. A set whose name ends in + is taken in the order of its names, so that series of one thing
+stay together.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def collect(
     originals: int,
     each: int,
     ordered: bool,
+    tripod: int,
     known: dict[str, str],
     screen: Terminal,
 ) -> Compared:
@@ -82,7 +84,8 @@ def collect(
     with tempfile.TemporaryDirectory() as temporary:
         data, index = Path(temporary) / "photographs", Path(temporary) / "index"
         pairs = copies.write_set(changed, data, copies.KINDS, each=each)
-        copies.write_others(changed, data, every=4)
+        if tripod:
+            copies.write_others(changed, data, every=tripod)
         rest = [path for place, path in enumerate(sources) if place not in drawn and place in taken.values()]
         for number, path in enumerate(rest, len(changed)):
             (data / f"{number:05d}{path.suffix.lower()}").write_bytes(path.read_bytes())
@@ -179,6 +182,7 @@ def main() -> None:
     parser.add_argument("--photographs", type=int, default=240, help="of each set, at most")
     parser.add_argument("--originals", type=int, default=100, help="of them, that get copies")
     parser.add_argument("--each", type=int, default=3, help="copies of each, of kinds in turn")
+    parser.add_argument("--tripod", type=int, default=0, help="every so many originals get other photographs; 0: none")
     parser.add_argument("--known", type=Path, help="a file: the name of a set and paths of one photograph on each line")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     args = parser.parse_args()
@@ -189,7 +193,7 @@ def main() -> None:
     lines = [line.split() for line in args.known.read_text().splitlines()] if args.known else []
     for text in [*args.set, *args.test]:
         name, _, folder = text.partition("=")
-        how = {"photographs": args.photographs, "originals": args.originals, "each": args.each}
+        how = {key: getattr(args, key) for key in ("photographs", "originals", "each", "tripod")}
         known = {path: paths[0] for own, *paths in lines if own == name.rstrip("+") for path in paths}
         sets[name.rstrip("+")] = collect(Path(folder), **how, ordered=name.endswith("+"), known=known, screen=screen)
     screen.close()
@@ -217,7 +221,7 @@ def main() -> None:
         console.print(row["set"], row["thresholds"][str(SURE)]["missed"], row["thresholds"][str(SURE)]["wrong"])
     rule = {"bias": round(bias, 3), "weights": [round(float(weight), 3) for weight in weights], "sure": SURE}
     console.print(rule)
-    how = {"photographs": args.photographs, "originals": args.originals, "each": args.each}
+    how = {key: getattr(args, key) for key in ("photographs", "originals", "each", "tripod")}
     document = {"benchmark": "copy_rule", **how, "rule": rule, "rows": rows, **provenance.provenance()}
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "benchmark_copy_rule.json").write_text(json.dumps(document, indent=1) + "\n")

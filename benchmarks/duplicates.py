@@ -96,7 +96,9 @@ def main() -> None:
     about |= {"images": len(sources), "copies": len(pairs)}
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "benchmark_duplicates.json"
-    document = json.loads(path.read_text()) if path.exists() else {"benchmark": "duplicates", "sets": {}}
+    document: dict[str, Any] = {"benchmark": "duplicates", "sets": {}}
+    if path.exists():
+        document = json.loads(path.read_text())
     document["sets"][args.name] = {**about, "rows": rows, **provenance.provenance()}
     write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
     console.print(f"written to {path}")

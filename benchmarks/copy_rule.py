@@ -2,11 +2,13 @@
 
     python benchmarks/copy_rule.py --set varied=PHOTOGRAPHS --set shelves=GROCERY/train/Satsumas --test coins=COINS/1e
 
-Each set is a folder of photographs. Of some of them altered copies are written (copies.py, from a seed); all pairs that
-`duplicates` would compare are compared. A logistic regression on `relations.evidence` tells copies from other pairs;
-every set counts the same, and so do its copies and its others. Each --set is left out in turn; --test sets never choose
-anything. Recall and precision are those of groups, as in duplicates.py: all photographs count as different. A set whose
-name ends in + is taken in the order of its names, so that series of one thing stay together.
+Each set is a folder of photographs. Of some of them altered copies are written (copies.py, from a seed); with --tripod,
+of every so many also other photographs, as from a tripod. All pairs that `duplicates` would compare are compared. A
+logistic regression on `relations.evidence` tells copies from other pairs; every set counts the same, and so do its
+copies and its others. Each --set is left out in turn; --test sets never choose anything. Recall and precision are those
+of groups, as in duplicates.py: all photographs count as different. Of those that --known names on one line (looked at
+by eye) only one is taken. A set whose name ends in + is taken in the order of its names, so that series of one thing
+stay together.
 """
 
 from __future__ import annotations
@@ -56,20 +58,36 @@ class Compared(NamedTuple):
     names: list[tuple[str, str]]  # of each comparison
     copies: list[tuple[str, str, str]]  # copy, original, kind
     candidates: float  # the share of copies that were compared with their originals
+    files: dict[str, str]  # the path of each photograph
 
 
-def collect(folder: Path, *, photographs: int, originals: int, each: int, ordered: bool, screen: Terminal) -> Compared:
+def collect(
+    folder: Path,
+    *,
+    photographs: int,
+    originals: int,
+    each: int,
+    ordered: bool,
+    tripod: int,
+    known: dict[str, str],
+    screen: Terminal,
+) -> Compared:
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower().lstrip(".") in ENDINGS)
     random = np.random.default_rng(0)
     sources = (
         found[:photographs] if ordered else [found[place] for place in random.permutation(len(found))[:photographs]]
     )
     drawn = set(random.permutation(len(sources))[:originals].tolist())
-    changed = [path for place, path in enumerate(sources) if place in drawn]
+    # Of photographs that are there twice only one is taken.
+    taken = {known.get(str(path.relative_to(folder)), str(path)): place for place, path in enumerate(sources)}
+    changed = [path for place, path in enumerate(sources) if place in drawn and place in taken.values()]
     with tempfile.TemporaryDirectory() as temporary:
         data, index = Path(temporary) / "photographs", Path(temporary) / "index"
         pairs = copies.write_set(changed, data, copies.KINDS, each=each)
-        for number, path in enumerate((path for place, path in enumerate(sources) if place not in drawn), len(changed)):
+        if tripod:
+            copies.write_others(changed, data, every=tripod)
+        rest = [path for place, path in enumerate(sources) if place not in drawn and place in taken.values()]
+        for number, path in enumerate(rest, len(changed)):
             (data / f"{number:05d}{path.suffix.lower()}").write_bytes(path.read_bytes())
         update(data, index, open_descriptor(DEFAULT_MODEL, say=screen.say), screen=screen)
         opened = Index(index)
@@ -94,7 +112,8 @@ def collect(folder: Path, *, photographs: int, originals: int, each: int, ordere
                     names.append((first, second))
             count(1)
     share = float(np.mean([(copy, own) in compared for copy, own, _ in pairs]))
-    return Compared(np.array(values), np.array(same), names, pairs, share)
+    files = {f"{number:05d}": str(path.relative_to(folder)) for number, path in enumerate([*changed, *rest])}
+    return Compared(np.array(values), np.array(same), names, pairs, share, files)
 
 
 def regress(sets: list[Compared]) -> tuple[float, np.ndarray]:
@@ -134,9 +153,12 @@ def judge(own: Compared, bias: float, weights: np.ndarray, threshold: float) -> 
             name = group[name]
         return name
 
+    wrong = set()
     for place in np.flatnonzero(bias + own.evidence @ weights > threshold):
         first, second = own.names[place]
         group[head(second)] = head(first)
+        if not own.same[place]:
+            wrong.add(" ".join(f"{own.files[name[:5]]}{name[5:].partition('.')[0]}" for name in (first, second)))
     source = {copy: name for copy, name, _ in own.copies}
     members = defaultdict(list)
     for name in list(group):
@@ -149,6 +171,7 @@ def judge(own: Compared, bias: float, weights: np.ndarray, threshold: float) -> 
         "precision": round(right / joined, 4) if joined else 1.0,
         "wrong_pairs": joined - right,
         "missed": dict(missed),
+        "wrong": sorted(wrong),
     }
 
 
@@ -159,16 +182,20 @@ def main() -> None:
     parser.add_argument("--photographs", type=int, default=240, help="of each set, at most")
     parser.add_argument("--originals", type=int, default=100, help="of them, that get copies")
     parser.add_argument("--each", type=int, default=3, help="copies of each, of kinds in turn")
+    parser.add_argument("--tripod", type=int, default=0, help="every so many originals get other photographs; 0: none")
+    parser.add_argument("--known", type=Path, help="a file: the name of a set and paths of one photograph on each line")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     args = parser.parse_args()
     keep_freed_memory()
     console = Console()
     screen = Terminal(console)
     sets = {}
+    lines = [line.split() for line in args.known.read_text().splitlines()] if args.known else []
     for text in [*args.set, *args.test]:
         name, _, folder = text.partition("=")
-        how = {"photographs": args.photographs, "originals": args.originals, "each": args.each}
-        sets[name.rstrip("+")] = collect(Path(folder), **how, ordered=name.endswith("+"), screen=screen)
+        how = {key: getattr(args, key) for key in ("photographs", "originals", "each", "tripod")}
+        known = {path: paths[0] for own, *paths in lines if own == name.rstrip("+") for path in paths}
+        sets[name.rstrip("+")] = collect(Path(folder), **how, ordered=name.endswith("+"), known=known, screen=screen)
     screen.close()
     chosen = {text.partition("=")[0].rstrip("+") for text in args.set}
     bias, weights = regress([own for name, own in sets.items() if name in chosen])
@@ -190,9 +217,11 @@ def main() -> None:
             str(shown["wrong_pairs"]),
         )
     console.print(table)
+    for row in rows:
+        console.print(row["set"], row["thresholds"][str(SURE)]["missed"], row["thresholds"][str(SURE)]["wrong"])
     rule = {"bias": round(bias, 3), "weights": [round(float(weight), 3) for weight in weights], "sure": SURE}
     console.print(rule)
-    how = {"photographs": args.photographs, "originals": args.originals, "each": args.each}
+    how = {key: getattr(args, key) for key in ("photographs", "originals", "each", "tripod")}
     document = {"benchmark": "copy_rule", **how, "rule": rule, "rows": rows, **provenance.provenance()}
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "benchmark_copy_rule.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -3,13 +3,14 @@
     python benchmarks/duplicates.py --data PHOTOGRAPHS --name imagenet [--kinds ours] [--photographs 500] [--each 2]
     python benchmarks/duplicates.py --data UKBENCH --name ukbench --every 4 --kinds imagededup --all-kinds
     python benchmarks/duplicates.py --data LOOKALIKES --name lookalikes --each 1
-    python benchmarks/duplicates.py --data PHOTOGRAPHS --choose      # what copies and others measure
+    python benchmarks/duplicates.py --data PHOTOGRAPHS --name without --each 0      # no copies: what verifying costs
 
 Contract: the photographs and their altered copies (copies.py, from a seed) are in one folder. Every method joins files
 to groups with its defaults. Recall: of the copies, those in the group of their original. Precision: of the pairs within
 groups, those of one original; all photographs count as different. Seconds are those of the processor, of all processes.
 Methods: ours; `imagehash.phash` (64 bits, distance up to 10), the same over eight symmetries, imagededup's PHash and
-CNN if it is installed and its weights can be had.
+CNN if it is installed and its weights can be had. Each set is written into OUT/benchmark_duplicates.json beside those
+that are there. --keep writes the files of a set to a folder, and which were missed or joined wrongly.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import os
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +36,26 @@ from rich.table import Table
 
 from patchreorder.data.folders import ENDINGS
 from patchreorder.engine.progress import Terminal
+from patchreorder.files import write_whole
 from patchreorder.laboratory import provenance
+from patchreorder.models.packages import import_package
 from patchreorder.search import DEFAULT_MODEL
-from patchreorder.search.comparison import compare
 from patchreorder.search.descriptors import open_descriptor
 from patchreorder.search.duplicates import find_duplicates
 from patchreorder.search.index import Index
-from patchreorder.search.local_features import align, symmetries
 from patchreorder.search.update import update
-from patchreorder.search.verification import read_picture
 
 _spec = importlib.util.spec_from_file_location("copies", Path(__file__).with_name("copies.py"))
 assert _spec is not None
 assert _spec.loader is not None
 copies = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(copies)
-KINDS = {"ours": copies.KINDS, "hard": {**copies.KINDS, **copies.HARD}, "imagededup": copies.IMAGEDEDUP}
+KINDS = {
+    "ours": copies.KINDS,
+    "hard": {**copies.KINDS, **copies.HARD},
+    "imagededup": copies.IMAGEDEDUP,
+    "unseen": copies.UNSEEN,
+}
 HASH_DISTANCE = 10  # of 64 bits: imagededup's default
 Groups = list[list[str]]
 
@@ -67,7 +71,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=2, help="copies of each original, of kinds in turn")
     parser.add_argument("--all-kinds", action="store_true", help="a copy of every kind of each original")
     parser.add_argument("--methods", default="patchreorder,phash,phash_8")
-    parser.add_argument("--choose", action="store_true", help="print what copies and others measure")
+    parser.add_argument("--keep", type=Path, help="a new folder for the files of the set")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     args = parser.parse_args()
@@ -77,24 +81,26 @@ def main() -> None:
     sources = [found[number] for number in order]
     originals = sources[: args.originals]
     with tempfile.TemporaryDirectory() as folder:
-        data, index = Path(folder) / "photographs", Path(folder) / "index"
+        data, index = args.keep or Path(folder) / "photographs", Path(folder) / "index"
         each = None if args.all_kinds else args.each
         pairs = copies.write_set(originals, data, KINDS[args.kinds], each=each, seed=args.seed)
         for number, path in enumerate(sources[len(originals) :], len(originals)):
             (data / f"{number:05d}{path.suffix.lower()}").write_bytes(path.read_bytes())
-        if args.choose:
-            choose(data, index, pairs, console)
-            return
-        rows = [measure(name, data, index, pairs, console) for name in args.methods.split(",")]
+        rows = [measure(name, data, index, pairs, args.keep, console) for name in args.methods.split(",")]
     table = Table("method", "recall", "precision", "seconds", title=args.name)
     for row in rows:
-        table.add_row(row["method"], f"{row['recall']:.3f}", f"{row['precision']:.4f}", json.dumps(row["seconds"]))
+        recall = "" if row["recall"] is None else f"{row['recall']:.3f}"
+        table.add_row(row["method"], recall, f"{row['precision']:.4f}", json.dumps(row["seconds"]))
     console.print(table)
-    about = {key: value for key, value in vars(args).items() if key not in ("data", "out", "choose")}
+    about = {key: value for key, value in vars(args).items() if key not in ("data", "out", "keep", "name")}
+    about |= {"images": len(sources), "copies": len(pairs)}
     args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"duplicates_{args.name}.json"
-    document = {**provenance.provenance(), **about, "copies": len(pairs), "images": len(sources), "rows": rows}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    path = args.out / "benchmark_duplicates.json"
+    document: dict[str, Any] = {"benchmark": "duplicates", "sets": {}}
+    if path.exists():
+        document = json.loads(path.read_text())
+    document["sets"][args.name] = {**about, "rows": rows, **provenance.provenance()}
+    write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
     console.print(f"written to {path}")
 
 
@@ -104,7 +110,7 @@ def _seconds() -> float:
 
 
 def measure(
-    method: str, data: Path, index: Path, pairs: list[tuple[str, str, str]], console: Console
+    method: str, data: Path, index: Path, pairs: list[tuple[str, str, str]], keep: Path | None, console: Console
 ) -> dict[str, Any]:
     start = _seconds()
     seconds: dict[str, float] = {}
@@ -124,9 +130,14 @@ def measure(
     kinds: dict[str, list[bool]] = defaultdict(list)
     for (_, kind), found in hit.items():
         kinds[kind].append(found)
+    if keep:
+        wrong = [group for group in groups if len({source.get(name, name) for name in group}) > 1]
+        missed = [copy for (copy, _), found in hit.items() if not found]
+        lines = [f"missed {copy}" for copy in missed] + [f"joined {' '.join(group)}" for group in wrong]
+        keep.with_name(f"{keep.name}_{method}.txt").write_text("\n".join(lines) + "\n")
     return {
         "method": method,
-        "recall": round(sum(hit.values()) / len(hit), 4),
+        "recall": round(sum(hit.values()) / len(hit), 4) if hit else None,
         "precision": round(right / joined, 4) if joined else 1.0,
         "wrong_pairs": joined - right,
         "seconds": seconds,
@@ -163,6 +174,7 @@ def by_hash(data: Path, poses: Callable[[Image.Image], Iterable[Image.Image]]) -
 
 
 def by_imagededup(data: Path, method: str) -> Groups:
+    import_package("torchvision")  # which imagededup imports
     from imagededup import methods
 
     found = getattr(methods, method)(verbose=False).find_duplicates(image_dir=str(data))
@@ -197,37 +209,6 @@ METHODS: dict[str, Callable[[Path], Groups]] = {
     "imagededup_phash": lambda data: by_imagededup(data, "PHash"),
     "imagededup_cnn": lambda data: by_imagededup(data, "CNN"),
 }
-
-
-def choose(data: Path, index: Path, pairs: list[tuple[str, str, str]], console: Console) -> None:
-    """What copies measure at the least, and pairs of different photographs at the most."""
-    by_us(data, index, console)  # for the candidates
-    opened = Index(index)
-    source = {copy: own for copy, own, _ in pairs}
-    kinds = {copy: kind for copy, _, kind in pairs}
-    near = find_duplicates(opened, similar=True)
-    alike = [(first, second) for relation, first, second in near.similar if relation.features >= 15]
-    inside = [(a.file.name, b.file.name) for group in near.groups for a, b in combinations(group, 2)]
-    wrong = {(a, b) for a, b in [*alike, *inside] if source.get(a, a) != source.get(b, b)}
-    table = Table("what", "files", "agree", "median", "rest", "overlay", "flat")
-    for label, chosen, reverse in (
-        ("copy", [(own, copy) for copy, own, _ in pairs], False),
-        ("different", sorted(wrong), True),
-    ):
-        rows = []
-        for first, second in chosen:
-            one, other = read_picture(data / first), read_picture(data / second)
-            if one is None or other is None:
-                continue
-            maps = [matrix for correlation, matrix in symmetries(one, other)[:1] if correlation > 0.9]
-            aligned = align(one, other)
-            tried = [compare(one, other, matrix) for matrix in (*maps, *([aligned.matrix] if aligned else []))]
-            if tried:
-                best = max(tried, key=lambda found: (found.agree, found.median))
-                rows.append((best.agree, best.median, best.rest, best.overlay, best.flat, first, second))
-        for *values, first, second in sorted(rows, reverse=reverse)[:40]:
-            table.add_row(kinds.get(second, label), f"{first} {second}", *(f"{value:.3f}" for value in values))
-    console.print(table)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Groups of copies: verified pairs only, one file kept, found again without comparing."""
 
+import os
 import shutil
 
 import pytest
@@ -7,8 +8,9 @@ from PIL import Image, ImageDraw
 
 from patchreorder.search import verification
 from patchreorder.search.duplicates import find_duplicates
+from patchreorder.search.images import ImageFile
 from patchreorder.search.index import Index
-from patchreorder.search.keeping import KeepRule
+from patchreorder.search.keeping import KeepRule, Place
 
 from .photographs import CHANGES, photograph
 from .samples import aged, made
@@ -106,6 +108,26 @@ def test_the_rule_decides_what_is_kept(tmp_path, rule, kept, why):
     reference = KeepRule(rule, (root / "b",))
     (group,) = find_duplicates(Index(tmp_path / "out"), keep=reference).groups
     assert (group[0].file.name, group[0].why) == ("b/lossless.png", "it is in a reference folder")
+
+
+def test_camera_data_decide_before_quality_and_formats_that_do_not_tell_decide_nothing(tmp_path):
+    image, exif = photograph(9), Image.Exif()
+    exif[0x0110] = "a camera"
+    image.save(tmp_path / "camera.jpg", quality=70, exif=exif)
+    image.save(tmp_path / "fine.jpg", quality=80)
+    image.save(tmp_path / "unknown.webp", quality=80)
+    (tmp_path / "broken.jpg").write_bytes(b"")
+    for number, name in enumerate(("fine.jpg", "unknown.webp", "broken.jpg"), 1):
+        os.utime(tmp_path / name, (number, number))
+
+    def kept(*names):
+        places = [Place.of(ImageFile(name, 0, 0, "", "", 320, 240), tmp_path) for name in names]
+        chosen, why = KeepRule().choose(places)
+        return chosen.file.name, why
+
+    assert kept("camera.jpg", "fine.jpg", "unknown.webp") == ("camera.jpg", "it has the data of the camera")
+    assert kept("unknown.webp", "fine.jpg") == ("fine.jpg", "it is the oldest file")
+    assert kept("unknown.webp", "broken.jpg") == ("unknown.webp", "it is the oldest file")
 
 
 def test_screenshots_that_differ_in_a_few_digits_are_no_copies(tmp_path):

@@ -31,6 +31,15 @@ def test_a_missing_folder_is_named(tmp_path):
         scan(tmp_path / "nothing")
 
 
+def test_what_a_link_leads_to_is_listed_by_its_own_name(tmp_path):
+    for name in ("one/a.jpg", "two/b.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "one" / "up").symlink_to(tmp_path)
+    found, _ = scan(tmp_path, folders=["one", "two"])
+    assert [name for name, *_ in found] == ["one/a.jpg", "two/b.jpg"]
+
+
 def test_a_link_to_itself_is_ignored(photos):
     (photos / "loop.jpg").symlink_to("loop.jpg")
     (photos / "ring").symlink_to("ring")

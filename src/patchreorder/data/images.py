@@ -16,6 +16,7 @@ try:
 except ImportError:  # it is the extra `jpeg`; Pillow gives the same pixels
     decode_jpeg = None
 
+_CAMERA = (0x010F, 0x0110, 0x9003)  # EXIF: maker, model, when it was taken
 FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
 _HEIF = ("heic", "heix", "hevc", "hevx", "heim", "heis", "mif1", "msf1")  # brands in the first bytes of a file
 MEAN = (0.485, 0.456, 0.406)  # of red, green and blue over ImageNet's training images
@@ -80,6 +81,21 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
 
 T = TypeVar("T")
+
+
+def has_camera_data(content: bytes) -> bool:
+    """Whether the EXIF data of an image file name the camera, or when the photograph was taken.
+
+    Raises:
+        BadImage: it cannot be read as an image.
+    """
+
+    def found() -> bool:
+        with _open(content) as image:
+            exif = image.getexif()
+            return any(tag in exif or tag in exif.get_ifd(0x8769) for tag in _CAMERA)
+
+    return _named("the file", found)
 
 
 def _named(name: str, read: Callable[[], T]) -> T:

@@ -19,9 +19,13 @@ NOISE = 2.0  # grey levels: a deviation below it is no texture
 TEXTURE = 0.06  # variance of a window, relative to the mean of all, to count
 HOPELESS = 0.5  # the median correlation below which an alignment is no copy's, and is not refined
 PATCH = 5  # pixels a side of the patches of `largest_difference`
+BEND = 6  # windows a side of the large windows of `bend`
 ITERATIONS = 15  # of the refinement
 BLUR = 3.0  # pixels, of the comparison without detail
 DRIFT = 12.0  # pixels that the refinement may move a corner
+VISIBLE = 10.0  # grey levels of a difference that is seen
+SHIFTED = 0.15  # pixels of `drift` above which a map is refined
+EDGE = 9  # pixels a side of the square that the overlap is eroded by: beyond its edge may be a border
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,7 @@ class Comparison:
         coarse: the lowest tenth of the correlation without fine detail; noise and compression leave it near 1.
         drift, drift_high: how far windows are shifted against each other after alignment, in pixels: half of them, and
             nine tenths, by no more than this. Hardly in a copy; another shot has parallax and another perspective.
+        bend: the same of large windows, nine tenths of them: noise has no shift there, another perspective has.
     """
 
     matrix: np.ndarray
@@ -61,52 +66,63 @@ class Comparison:
     coarse: float = 0.0
     drift: float = 0.0
     drift_high: float = 0.0
+    bend: float = 0.0
 
 
 def compare(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison:
     """Compare the pixels of two images that a map lays over each other; it is refined where they disagree."""
     found = _compared(first, second, matrix)
-    if found.median > HOPELESS and (found.median < 0.97 or found.agree < 0.97):
-        refined = _refined(first, second, matrix)
+    if found.median > HOPELESS and (found.median < 0.97 or found.agree < 0.97 or found.drift > SHIFTED):
+        refined = _refined(first, second, found)
         if refined is not None:
             better = _compared(first, second, refined)
-            if better.agree + 2 * better.median > found.agree + 2 * found.median:
+            if _fit(better) > _fit(found):
                 return better
     return found
 
 
+def _fit(found: Comparison) -> float:
+    """How well two images lie over each other."""
+    return found.agree + 2 * found.median - 0.2 * found.drift
+
+
 def _layers(first: Picture, second: Picture, matrix: np.ndarray) -> tuple[Picture, Picture, np.ndarray, np.ndarray]:
     """The picture with less detail, the other one, the map from the other to it, and the other's blurred pixels."""
-    cv2 = need_opencv()
     scale = float(np.sqrt(abs(np.linalg.det(matrix[:, :2]))))
     coarse, fine, warp = (first, second, inverse(matrix)) if scale >= 1 else (second, first, matrix)
-    scale = min(scale, 1 / scale)
-    pixels = fine.pixels
-    if scale < 0.95:
-        pixels = cv2.GaussianBlur(pixels, (0, 0), 0.5 * float(np.sqrt(1 / scale**2 - 1)))
-    return coarse, fine, warp, pixels
+    return coarse, fine, warp, _blurred(fine.pixels, max(scale, 1 / scale))
 
 
-def _refined(first: Picture, second: Picture, matrix: np.ndarray) -> np.ndarray | None:
-    """The map after maximising the correlation of the whole images; None if that fails."""
+def _refined(first: Picture, second: Picture, found: Comparison) -> np.ndarray | None:
+    """The map after maximising the correlation of the whole images; None if that fails.
+
+    The frame that shows more is the template: what it has beyond the other, perhaps a border, is then left out.
+    """
     cv2 = need_opencv()
-    coarse, fine, warp, pixels = _layers(first, second, matrix)
-    grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
+    scale = float(np.sqrt(abs(np.linalg.det(found.matrix[:, :2]))))
+    grey, greys = (_blurred(picture.grey, own) for picture, own in ((first, 1 / scale), (second, scale)))
+    swapped = found.first > found.second  # the map must lead from the template to the other image
+    template, other = (greys, grey) if swapped else (grey, greys)
+    start = (inverse(found.matrix) if swapped else found.matrix).astype(np.float32)
     stop = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, ITERATIONS, 1e-4)
-    start = inverse(warp).astype(np.float32)
     try:
-        _, found = cv2.findTransformECC(coarse.grey, grey, start, cv2.MOTION_AFFINE, stop, None, 3)
+        _, best = cv2.findTransformECC(template, other, start.copy(), cv2.MOTION_AFFINE, stop, None, 3)
     except cv2.error:  # it does not converge
         return None
-    if not np.isfinite(found).all() or not plausible(found):
+    if not np.isfinite(best).all() or not plausible(best):
         return None
-    warp = inverse(found.astype(np.float64))
-    width, height = fine.shape
+    refined = inverse(best.astype(np.float64)) if swapped else best.astype(np.float64)
+    width, height = first.shape
     corners = np.array([[0, 0], [width, 0], [0, height], [width, height]], np.float64)
-    old = inverse(start.astype(np.float64))
-    if np.abs(mapped(warp, corners) - mapped(old, corners)).max() > DRIFT:
+    if np.abs(mapped(refined, corners) - mapped(found.matrix, corners)).max() > DRIFT * max(scale, 1.0):
         return None
-    return inverse(warp) if coarse is first else warp
+    return refined
+
+
+def _blurred(pixels: np.ndarray, scale: float) -> np.ndarray:
+    """An image without the detail that is lost when it is scaled down."""
+    cv2 = need_opencv()
+    return cv2.GaussianBlur(pixels, (0, 0), 0.5 * float(np.sqrt(scale**2 - 1))) if scale > 1.05 else pixels
 
 
 def _compared(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison:
@@ -117,7 +133,7 @@ def _compared(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison
     share = float(covered.mean())
     back = share * size[0] * size[1] / (fine.grey.size * abs(float(np.linalg.det(warp[:, :2]))))
     shares = (share, min(back, 1.0)) if coarse is first else (min(back, 1.0), share)
-    mask = cv2.erode(covered.astype(np.uint8), np.ones((5, 5), np.uint8), borderType=cv2.BORDER_REPLICATE) > 0
+    mask = cv2.erode(covered.astype(np.uint8), np.ones((EDGE, EDGE), np.uint8), borderType=cv2.BORDER_REPLICATE) > 0
     nothing = Comparison(matrix=matrix, first=shares[0], second=shares[1])
     if mask.sum() < 300:
         return nothing
@@ -156,8 +172,11 @@ def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndar
         return replace(found, side=side, median=float(np.median(values)) if len(values) else 0.0)
     near = cv2.dilate(bad.astype(np.uint8), np.ones((window, window), np.uint8)) > 0
     apart = correlation[textured & ~near]
-    drift, drift_high = _drift(to_y, y, weight, textured & ~near, window)
     calm = mask & ~near if (mask & ~near).any() else mask
+    toned = _tones(x, y, calm)
+    quiet = (usable & ~near).astype(np.float32)
+    drift, drift_high = _drift(toned, y, quiet, textured & ~near, 2 * window + 1)
+    _, bend = _drift(toned, y, quiet, textured & ~near, BEND * window | 1)
     return replace(
         found,
         agree=float((values > AGREE).mean()),
@@ -166,13 +185,14 @@ def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndar
         rest=float(np.quantile(apart, 0.1)) if len(apart) else 0.0,
         texture=float(textured.sum() / mask.sum()),
         side=side,
-        overlay=_overlay(x, y, to_y, bad),
-        level=float(np.abs(_tones(x, y, calm) - x)[calm].mean()),
+        overlay=_overlay(_grey(one), _grey(other), x, y, toned, bad),
+        level=float(np.abs(toned - x)[calm].mean()),
         hue=_hue(one, other, calm),
         flat=max(_flat(one, mask), _flat(other, mask)),
         coarse=_coarse(x, y, usable, textured & ~near, window),
         drift=drift,
         drift_high=drift_high,
+        bend=bend,
     )
 
 
@@ -187,18 +207,19 @@ def _coarse(x: np.ndarray, y: np.ndarray, usable: np.ndarray, textured: np.ndarr
     def mean(values: np.ndarray) -> np.ndarray:
         return cv2.blur(values * weight, wide, borderType=cv2.BORDER_REFLECT) / part
 
-    x, y = (cv2.GaussianBlur(values, (0, 0), BLUR) for values in (x, y))
+    inside = np.maximum(cv2.GaussianBlur(weight, (0, 0), BLUR), 1e-3)
+    x, y = (cv2.GaussianBlur(values * weight, (0, 0), BLUR) / inside for values in (x, y))
     own, others = (np.maximum(mean(values * values) - mean(values) ** 2, 0) for values in (x, y))
     floor = NOISE**2 / 4
     correlation = (mean(x * y) - mean(x) * mean(y)) / np.sqrt((own + floor) * (others + floor))
     return float(np.quantile(correlation[textured], 0.1))
 
 
-def _drift(x: np.ndarray, y: np.ndarray, weight: np.ndarray, textured: np.ndarray, window: int) -> tuple[float, float]:
+def _drift(x: np.ndarray, y: np.ndarray, weight: np.ndarray, textured: np.ndarray, side: int) -> tuple[float, float]:
     """Displacement of windows of y against x in pixels, by one step of Lucas and Kanade: the median, nine tenths."""
     cv2 = need_opencv()
     right, down = cv2.Sobel(x, cv2.CV_32F, 1, 0, scale=1 / 8), cv2.Sobel(x, cv2.CV_32F, 0, 1, scale=1 / 8)
-    size, change = (2 * window + 1, 2 * window + 1), y - x
+    size, change = (side, side), y - x
 
     def mean(values: np.ndarray) -> np.ndarray:
         return cv2.blur(values * weight, size, borderType=cv2.BORDER_REFLECT)
@@ -246,9 +267,14 @@ def largest_difference(first: Picture, second: Picture, matrix: np.ndarray) -> f
     return float(np.quantile(patches, 0.9995))
 
 
+def _grey(layer: np.ndarray) -> np.ndarray:
+    cv2 = need_opencv()
+    return cv2.cvtColor(layer, cv2.COLOR_RGB2GRAY)
+
+
 def _smooth_grey(layer: np.ndarray) -> np.ndarray:
     cv2 = need_opencv()
-    return cv2.GaussianBlur(cv2.cvtColor(layer, cv2.COLOR_RGB2GRAY), (0, 0), 1.0).astype(np.float32)
+    return cv2.GaussianBlur(_grey(layer), (0, 0), 1.0).astype(np.float32)
 
 
 def _tones(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -262,25 +288,42 @@ def _tones(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return curve[bins].astype(np.float32)
 
 
-def _overlay(x: np.ndarray, y: np.ndarray, expected: np.ndarray, bad: np.ndarray) -> float:
-    """How far the difference in the windows that disagree has one sign, or one of the images few grey values there.
+def _overlay(
+    one: np.ndarray, other: np.ndarray, x: np.ndarray, y: np.ndarray, expected: np.ndarray, bad: np.ndarray
+) -> float:
+    """How far what differs in the windows that disagree was drawn over one of the images: 0 to 1.
 
-    A text or a bar makes an image lighter or darker; a thing that moved makes it lighter here and darker there.
+    A text or a bar has few colours, or it shines through and makes all lighter or all darker. A thing that came, went
+    or moved has many colours, or swaps them with the background.
+
+    Args:
+        one, other: grey values; x, y: the same, smoothed.
+        expected: what y would be by the values of x.
+        bad: the windows.
     """
-    if not bad.any():
-        return 1.0
-    difference = (y - expected)[bad]
-    strong = difference[np.abs(difference) > 6]
-    signed = abs(float(strong.sum())) / max(float(np.abs(strong).sum()), 1e-6)
-    plain = 0.0
-    for layer in (x, y):
-        counts = np.bincount(layer[bad].astype(np.uint8) >> 2, minlength=64)
-        pairs = np.convolve(counts, np.ones(3), "same") / bad.sum()
-        first = int(pairs.argmax())
-        rest = pairs.copy()
-        rest[max(0, first - 2) : first + 3] = 0
-        plain = max(plain, float(pairs[first] + rest.max()))
-    return max(signed, plain)
+    difference = y - expected
+    sharp = other - (expected + one - x)
+    strong = bad & (np.abs(difference) > VISIBLE) & (np.abs(sharp) > VISIBLE)
+    if strong.sum() < max(10, 0.01 * bad.sum()):
+        return 1.0  # nothing to be seen: lost detail
+    signs = difference[strong]
+    signed = abs(float(signs.sum())) / float(np.abs(signs).sum())
+    first, second = one[strong].astype(np.float32), other[strong].astype(np.float32)
+    both = np.histogram2d(first, second, 8, ((0, 256), (0, 256)))[0] / len(signs)
+    swapped = float(np.minimum(both, both.T).sum())
+    plain = max(_two_values(layer, 24) for layer in (first, second)) * (1 - swapped)
+    clear = max(_two_values(2 * layer - base, 48) for layer, base in ((first, second), (second, first))) * signed
+    return max(plain, clear)
+
+
+def _two_values(values: np.ndarray, width: int) -> float:
+    """The share of values near the two most frequent ones, each within this width."""
+    counts = np.histogram(values, 256, (-256, 512))[0]
+    near = np.convolve(counts, np.ones(width // 3), "same") / len(values)
+    top = int(near.argmax())
+    rest = near.copy()
+    rest[max(0, top - width // 3) : top + width // 3 + 1] = 0
+    return min(1.0, float(near[top] + rest.max()))
 
 
 def _flat(layer: np.ndarray, mask: np.ndarray) -> float:

@@ -101,8 +101,8 @@ def scan(root: Path, *, folders: Sequence[str] = ("",), leave: Path | None = Non
             for entry in entries:
                 name = f"{folder}{entry.name}"
                 kind = _kind(entry)
-                if kind == "folder":
-                    waiting.append(f"{name}/")
+                if kind == "folder":  # links come last: what they lead to may be there by its own name
+                    waiting.insert(0 if entry.is_symlink() else len(waiting), f"{name}/")
                 elif kind == "image":
                     with contextlib.suppress(FileNotFoundError):
                         found.append((name, *_size_and_time(entry)))

@@ -5,29 +5,29 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from PIL import Image
 
-from patchreorder.data.images import FORMATS, upright_size
+from patchreorder.data.images import FORMATS, has_camera_data, upright_size
 from patchreorder.untrusted import clean
 
 from .images import ImageFile
 
 LOSSLESS = ("PNG", "TIFF", "BMP", "PPM", "GIF")
-UNKNOWN = 20  # the mean step of formats that do not tell: a JPEG of quality 80 or so
 CRITERIA = {
     "pixels": "it has the most pixels",
+    "camera": "it has the data of the camera",
     "quality": "it is encoded with the best quality",
     "oldest": "it is the oldest file",
     "newest": "it is the newest file",
     "folder": "its folder was named first",
     "name": "its path is the shortest",
 }
-DEFAULT = "pixels,quality,oldest,folder,name"
+DEFAULT = "pixels,camera,quality,oldest,folder,name"
 
 
 class Place(NamedTuple):
@@ -93,7 +93,7 @@ class KeepRule:
         for key, why in [
             (lambda place: not self.is_reference(place.path), "it is in a reference folder"),
             (lambda place: place.link, "the others are links"),
-            *((_key(name, folders), CRITERIA[name]) for name in self.criteria),
+            *((_key(name, folders, places), CRITERIA[name]) for name in self.criteria),
         ]:
             best = min(key(place) for place in left)
             fewer = [place for place in left if key(place) <= best]
@@ -104,18 +104,31 @@ class KeepRule:
         return min(left, key=lambda place: place.path), "its name comes first"
 
 
-def _key(name: str, folders: Sequence[Path]):  # type: ignore[no-untyped-def]
+def _key(name: str, folders: Sequence[Path], places: Sequence[Place]) -> Callable[[Place], float]:
     """The smaller the better."""
-    return {
+    keys: dict[str, Callable[[Place], float]] = {
         "pixels": lambda place: -round(200 * math.log2(max(1, place.pixels))),  # equal within a third of a percent
-        "quality": lambda place: coarseness(place.path),
+        "camera": lambda place: not _from_camera(place.path),
         "oldest": lambda place: place.modified or float("inf"),
         "newest": lambda place: -place.modified,
         "folder": lambda place: next(
             (number for number, folder in enumerate(folders) if place.path.is_relative_to(folder)), len(folders)
         ),
         "name": lambda place: len(str(place.path)),
-    }[name]
+    }
+    if name == "quality":
+        steps = {place: coarseness(place.path) for place in places}
+        # A format that does not tell is as good as the best JPEG: another criterion must decide.
+        least = min((step for step in steps.values() if step), default=0)
+        return lambda place: least if (step := steps[place]) is None else step
+    return keys[name]
+
+
+def _from_camera(path: Path) -> bool:
+    try:
+        return has_camera_data(path.read_bytes())
+    except (OSError, ValueError):
+        return False
 
 
 def _size(path: Path) -> tuple[int, int]:
@@ -126,14 +139,14 @@ def _size(path: Path) -> tuple[int, int]:
         return 0, 0
 
 
-def coarseness(path: Path) -> int:
-    """How coarsely a file is encoded: the mean step of a JPEG's brightness, 0 without loss."""
+def coarseness(path: Path) -> int | None:
+    """How coarsely a file is encoded: the mean step of a JPEG's brightness; 0 without loss, None if it is not known."""
     try:
         with warnings.catch_warnings(), Image.open(path, formats=FORMATS) as image:
             warnings.simplefilter("ignore")
             if image.format in LOSSLESS:
                 return 0
             tables = getattr(image, "quantization", None) or {}
-            return round(sum(tables[0]) / len(tables[0])) if tables.get(0) else UNKNOWN
+            return round(sum(tables[0]) / len(tables[0])) if tables.get(0) else None
     except Exception:  # Pillow raises errors of every kind for damaged files
-        return UNKNOWN
+        return None

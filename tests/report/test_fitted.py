@@ -115,6 +115,14 @@ def test_what_is_missing_is_left_out():
         assert printed({**fitted_report(), key: None})
 
 
+def test_fine_tuning_that_is_not_kept_is_said():
+    told = {"epochs": 12.0, "held_out": 128, "gain": difference(-3.0, 1.0), "kept": False}
+    (line,) = (line for line in printed(fitted_report(finetune=told)).splitlines() if line.startswith("Fine-tuning"))
+    assert line.startswith("Fine-tuning for 12 epochs: \N{MINUS SIGN}3.0 points (")
+    assert line.endswith("on 128 photographs held out; not kept, the backbone stays frozen.")
+    assert "held out; kept." in printed(fitted_report(finetune={**told, "kept": True}))
+
+
 def test_the_plain_average_is_not_praised():
     report = fitted_report(gain={"upright": difference(0.0, 0.0), "posed": difference(0.0, 0.0)})
     report["chosen"] = report["tried"][0]

@@ -132,6 +132,11 @@ def chosen(report: Report) -> list[str]:
     if parts:
         plain = "; this is the plain average, nothing was better" if gain and not better else ""
         sentences.append(f"Cross-validation: {'; '.join(parts)}{plain}.")
+    if tuned := report.get("finetune"):
+        kept = "kept" if tuned.get("kept") else "not kept, the backbone stays frozen"
+        points = _points(tuned.get("gain"), text.signed, " points")
+        held = _photographs(tuned.get("held_out", 0))
+        sentences.append(f"Fine-tuning for {tuned.get('epochs', 0):g} epochs: {points} on {held} held out; {kept}.")
     return sentences
 
 

@@ -155,5 +155,5 @@ def test_committed_rows_are_cells_of_the_recipe(recipe):
         change = {name: json.loads(value) for name, _, value in (change.partition("=") for change in changes)}
         (job,) = all_jobs(recipe, setting, **which, change=change)
         assert job.cell[:-1] == tuple(row[field] for field in job.cell._fields[:-1])
-        if recipe.name not in ("table2_grocery", "table3", "classifiers", "imagenet_today"):
+        if recipe.name not in ("table2_grocery", "table3", "classifiers", "imagenet_today", "table2_tiny"):
             assert job.cell.settings == row["settings"], row["row"]

@@ -96,8 +96,8 @@ RECIPE = Recipe(
     columns=TINY,
     settings={
         "short": Setting(
-            about=f"Nesterov SGD 0.9, batch 128, one cycle up to {RATE}, weight decay 0.0005, {EPOCHS} epochs; computed "
-            "in bfloat16",
+            about=f"Nesterov SGD 0.9, batch 128, one cycle up to {RATE}, weight decay 0.0005, {EPOCHS} epochs; "
+            "computed in bfloat16",
             plan=_short,
             seeds=lambda row: (0, 1, 2) if row in THRICE else (0,),
         ),

@@ -38,6 +38,7 @@ def _unchanged(images: Tensor, numbers: Tensor) -> Tensor:
     return images
 
 
+# The two below may write into the images that they get.
 def _flipped_and_shifted(images: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """Mirror half of all images and shift each by up to `NEAR` whole pixels; uncovered pixels show the mean colour."""
     return _placed(images, flips=numbers[:, 0] < 0.5, corners=(numbers[:, 1:] * (2 * NEAR + 1)).astype(int) - NEAR)
@@ -48,7 +49,6 @@ def _augmented(images: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     choice, corners = numbers[:, 0], (numbers[:, 5:] * (2 * NEAR + 1)).astype(int) - NEAR
     chosen = np.flatnonzero(choice < 1 / 3)
     if len(chosen):
-        images = images.copy()
         some = torch.from_numpy(images[chosen]).permute(0, 3, 1, 2).float().div_(255)
         turned = _rotated(some, torch.from_numpy(numbers[chosen, 1:2])).clamp_(0, 1)
         images[chosen] = (turned * 255).round().byte().permute(0, 2, 3, 1).numpy()
@@ -57,17 +57,19 @@ def _augmented(images: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def _placed(images: np.ndarray, *, flips: np.ndarray, corners: np.ndarray) -> np.ndarray:
+    """Mirror some images in place, and put each on the mean colour, shifted down and to the right."""
+    chosen = np.flatnonzero(flips)
+    images[chosen] = torch.from_numpy(images[chosen]).flip(2).numpy()  # a tenth of the time of numpy's
     canvas = np.empty_like(images)
-    canvas[:] = MEAN_COLOUR
-    for own, image, flip, (down, right) in zip(canvas, images, flips.tolist(), corners.tolist(), strict=True):
-        shown = image[:, ::-1] if flip else image
+    for own, image, (down, right) in zip(canvas, images, corners.tolist(), strict=True):
+        own[:] = _GROUND
         height, width = SIDE - abs(down), SIDE - abs(right)
-        own[max(down, 0) :, max(right, 0) :][:height, :width] = shown[max(-down, 0) :, max(-right, 0) :][
-            :height, :width
-        ]
+        top, left = max(-down, 0), max(-right, 0)
+        own[max(down, 0) :, max(right, 0) :][:height, :width] = image[top : top + height, left : left + width]
     return canvas
 
 
+_GROUND = np.full(SHAPE, MEAN_COLOUR, dtype=np.uint8)
 _rotated: Change = on_mean_colour(rotated_by(45))
 # The variants of training, made of bytes: how many random numbers an image needs, and how it is made.
 BYTES: dict[str, tuple[int, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
@@ -93,7 +95,7 @@ class TinyImages(ColourImages):
         count, apply = BYTES[self.variant]
         if self._numbers is None or self._numbers[0] != epoch:
             self._numbers = epoch, transforms.uniform(len(self), count, seed=self.seed, epoch=epoch)
-        stored = self.images.permute(0, 2, 3, 1)[indices].numpy()  # b h w c
+        stored = self.images.permute(0, 2, 3, 1)[indices].numpy()  # b h w c, a copy
         shown = torch.from_numpy(apply(stored, self._numbers[1][indices].numpy()))
         return shown.permute(0, 3, 1, 2), self.labels[indices]
 

@@ -49,6 +49,7 @@ test-all: check ## also the slow tests
 bench: setup ## speed of the operator against x.clone() and its peers, of training against the plain CNN, of decoding, of search, of the playground
 	$(BIN)/python benchmarks/operator.py --out runs/bench
 	$(BIN)/python benchmarks/training.py --out runs/bench
+	$(BIN)/python benchmarks/tiny.py --out runs/bench
 	$(BIN)/python benchmarks/imagenet.py --out runs/bench
 	$(BIN)/python benchmarks/retrieval.py --out runs/bench
 	$(BIN)/python benchmarks/measure.py --out runs/bench

@@ -20,6 +20,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -79,7 +80,7 @@ def loops(rounds: int) -> dict[str, dict[str, float]]:
         train(model, data, TRAINING)
         before = timed(bare)
         for _ in range(rounds):
-            own, after = timed(lambda data=data: train(model, data, TRAINING)), timed(bare)
+            own, after = timed(partial(train, model, data, TRAINING)), timed(bare)
             ratios.append(statistics.mean([before, after]) / own)
             seconds.append(own / STEPS)
             before = after

@@ -221,6 +221,19 @@ def speed_training() -> str:
     return _sheet(["network", *sets], rows) + f"\n\n{_made('training', '--rounds 11')}"
 
 
+def speed_tiny() -> str:
+    """Training on 64x64 photographs: time of a step over the CNN's, and the loop over the bare pass."""
+    found = _benchmark("tiny")
+    titles = {row.name: row.title for row in recipes.load("table2_tiny").rows}
+    rows = [
+        [titles[name], f"{row['ratio']:.2f}", f"{row['images per second']:.0f}"] for name, row in found["step"].items()
+    ]
+    loops = ", ".join(f"{titles[name]} {row['ratio']:.2f}" for name, row in found["loop"].items())
+    text = _sheet(["network", "time of a step", "images/s"], rows)
+    made = _made("tiny", f"--rounds {found['rounds']}")
+    return f"{text}\n\nSpeed of the whole loop over the bare pass: {loops}. {made}"
+
+
 def speed_family() -> str:
     """Time of a training step of the CNN with a layer over that without it."""
     found = _benchmark("family")["rows"]

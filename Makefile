@@ -65,6 +65,7 @@ test-lowest: setup ## the fast tests with the lowest versions of pyproject.toml,
 bench: setup ## speed of the operator against x.clone() and its peers, of training against the plain CNN, of decoding, of search, of the playground
 	$(BIN)/python benchmarks/operator.py --out runs/bench
 	$(BIN)/python benchmarks/training.py --out runs/bench
+	$(BIN)/python benchmarks/tiny.py --out runs/bench
 	$(BIN)/python benchmarks/imagenet.py --out runs/bench
 	$(BIN)/python benchmarks/retrieval.py --out runs/bench
 	$(BIN)/python benchmarks/measure.py --out runs/bench

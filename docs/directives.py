@@ -4,6 +4,8 @@
 {{ pairs("table1", "short") }}                       its paired comparisons, folded
 {{ value("table1", "short", "pr_cnn", "R") }}        1.42
 {{ gap("table1", "short", "st_cnn", "cnn", "R") }}   0.32 fewer (0.14 to 0.51)
+{{ rates("imagenet_today", "short") }}               the table with the 95 % interval of every cell
+{{ paper("table2", "cnn", "R") }}                    36.6
 {{ figure("upright.svg", "Error against angle") }}
 {{ speed("operator") }}
 """
@@ -14,13 +16,15 @@ import ast
 import functools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from patchreorder import report
+from patchreorder import recipes, report
 from patchreorder.files import write_whole
+from patchreorder.laboratory.rows import Result
+from patchreorder.metrics.rate import rate
 from patchreorder.report.comparison import compare
 from patchreorder.report.folder import load
 from patchreorder.report.markdown import render_sheet
@@ -114,6 +118,32 @@ def value(recipe: str, setting: str, row: str, column: str, split: str = "test")
     if cell.mean is None:
         raise LookupError(f"{recipe}, {setting}: {row} on {column} has no rows")
     return number(cell.mean, cell.digits)
+
+
+def rates(recipe: str, setting: str, split: str = "test") -> str:
+    """A table of shares of right answers, each with its 95 % interval, and the command that makes it."""
+    shown = find(recipe, setting, split)
+    rows = []
+    for row in shown.rows:
+        cells = [shown.cell(row, column) for column in shown.columns]
+        rows.append([row.title, *(_rate(cell.results) for cell in cells)])
+    made = f"`{shown.command}`, [rows](DATA/{recipe}.jsonl)\n{{: .caption }}"
+    return f"{_sheet(['network', *(column.title for column in shown.columns)], rows)}\n\n{made}"
+
+
+def _rate(results: Sequence[Result]) -> str:
+    if not results:
+        return ""
+    if len(results) > 1:
+        raise LookupError(f"{results[0].row} on {results[0].column} has {len(results)} seeds: an interval is of one")
+    result = results[0]
+    found = rate(result.n - len(result.errors), result.n)
+    return f"{found.value:.1f} ({found.low:.1f} to {found.high:.1f})"
+
+
+def paper(recipe: str, row: str, column: str) -> str:
+    """The paper's number in a cell."""
+    return number(recipes.load(recipe).paper[row][column], 1)
 
 
 def gap(recipe: str, setting: str, first: str, second: str, column: str, split: str = "test") -> str:
@@ -211,6 +241,19 @@ def speed_training() -> str:
     return _sheet(["network", *sets], rows) + f"\n\n{_made('training', '--rounds 11')}"
 
 
+def speed_tiny() -> str:
+    """Training on 64x64 photographs: time of a step over the CNN's, and the loop over the bare pass."""
+    found = _benchmark("tiny")
+    titles = {row.name: row.title for row in recipes.load("table2_tiny").rows}
+    rows = [
+        [titles[name], f"{row['ratio']:.2f}", f"{row['images per second']:.0f}"] for name, row in found["step"].items()
+    ]
+    loops = ", ".join(f"{titles[name]} {row['ratio']:.2f}" for name, row in found["loop"].items())
+    text = _sheet(["network", "time of a step", "images/s"], rows)
+    made = _made("tiny", f"--rounds {found['rounds']}")
+    return f"{text}\n\nSpeed of the whole loop over the bare pass: {loops}. {made}"
+
+
 def speed_family() -> str:
     """Time of a training step of the CNN with a layer over that without it."""
     found = _benchmark("family")["rows"]
@@ -273,5 +316,6 @@ def speed(name: str) -> str:
 
 
 DIRECTIVES: dict[str, Callable[..., str]] = {
-    "table": table, "pairs": pairs, "value": value, "gap": gap, "figure": figure, "speed": speed,
+    "table": table, "pairs": pairs, "value": value, "gap": gap, "figure": figure, "speed": speed, "rates": rates,
+    "paper": paper,
 }  # fmt: skip

@@ -70,6 +70,10 @@ def test_directives():
     said = directives.gap("table1", "short", "st_cnn", "cnn", "R")
     assert re.fullmatch(r"0\.\d\d points fewer errors \(0\.\d\d to 0\.\d\d\)", said)
     assert "no difference shown (" in directives.gap("table1", "short", "pr_cnn", "cnn", "R")
+    assert directives.paper("table2", "cnn", "R") == "36.6"
+    rates = directives.rates("table2_grocery", "wide")
+    right = directives.find("table2_grocery", "wide").cells["cnn", "T"].results[0].value
+    assert re.search(rf"\| CNN \|.*\| {right:.1f} \(\d\d\.\d to \d\d\.\d\) \|", rates)
     text = directives.fill('x {{ figure("upright.svg", "Errors") }} y', data="../data/")
     assert text == "x ![Errors](../data/upright.svg) y"
 
@@ -77,7 +81,14 @@ def test_directives():
 @pytest.mark.parametrize(
     "asked",
     ['value("table1", "short", "none", "R")', 'value("table1", "short", "unrolled_cnn", "T")', 'figure("no.svg", "")']
-    + ['nonsense("x")', 'table("table1", "long")', 'speed("light")', "value(1)"],
+    + [
+        'nonsense("x")',
+        'rates("table1", "short")',
+        'paper("table2", "cnn", "none")',
+        'table("table1", "long")',
+        'speed("light")',
+        "value(1)",
+    ],
 )
 def test_what_there_is_not_is_an_error(asked):
     with pytest.raises(ValueError, match=re.escape(asked)):

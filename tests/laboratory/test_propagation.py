@@ -11,11 +11,11 @@ from torch import nn
 from patchreorder import PatchReorder, recipes
 from patchreorder.data.photos import Photos
 from patchreorder.laboratory.cells import jobs
-from patchreorder.laboratory.propagation import Found, PropagationTask
+from patchreorder.laboratory.propagation import Found, PropagationTask, RotationTask
 from patchreorder.metrics.propagation import propagated_fraction
 
 
-def followed(monkeypatch, tmp_path, model: nn.Module, images: torch.Tensor) -> dict[str, Found]:
+def followed(monkeypatch, tmp_path, model: nn.Module, images: torch.Tensor, kind=PropagationTask) -> dict[str, Found]:
     """The displacements in a hand-made network of one convolution."""
 
     class Data:
@@ -25,11 +25,11 @@ def followed(monkeypatch, tmp_path, model: nn.Module, images: torch.Tensor) -> d
         def batch(self, indices, *, epoch=0):
             return images[indices], torch.zeros(len(indices), dtype=torch.int64)
 
-    return follow(monkeypatch, tmp_path, model, Data())
+    return follow(monkeypatch, tmp_path, model, Data(), kind)
 
 
-def follow(monkeypatch, tmp_path, model: nn.Module, data) -> dict[str, Found]:
-    task = PropagationTask()
+def follow(monkeypatch, tmp_path, model: nn.Module, data, kind=PropagationTask) -> dict[str, Found]:
+    task = kind()
     monkeypatch.setattr(task, "images", lambda job: data)
     job, *_ = jobs(recipes.load("fig_propagation"), task, out=tmp_path)
     return task.follow(job, model.eval())
@@ -80,3 +80,28 @@ def test_photographs_are_shifted_before_they_are_cropped(monkeypatch, tmp_path):
     found = follow(monkeypatch, tmp_path, nn.Sequential(layers), photos)["conv1"]
     assert found.moved == pytest.approx(found.shifts, abs=1)
     assert found.correlation > 0.97
+
+
+def blobs() -> torch.Tensor:
+    """Smooth images without symmetry, inside a disc."""
+    y, x = torch.meshgrid(torch.linspace(-1, 1, 50), torch.linspace(-1, 1, 50), indexing="ij")
+    spots = [(0.4, 0.1, 1.0), (-0.2, 0.4, 0.7), (-0.3, -0.4, 0.4)]
+    image = sum(height * torch.exp(-((y - down) ** 2 + (x - right) ** 2) / 0.02) for down, right, height in spots)
+    return torch.stack([image, image.flip(1)])[:, None]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_all_of_a_rotation_arrives_behind_a_convolution_of_one_pixel(monkeypatch, tmp_path, stride):
+    found = followed(monkeypatch, tmp_path, network(stride=stride), blobs(), RotationTask)
+    for layer in ("conv1", "maps"):
+        assert found[layer].shifts == list(range(-45, 46, 9))
+        assert found[layer].moved == pytest.approx(found[layer].shifts)
+        assert found[layer].correlation > 0.97
+        assert found[layer].undefined == 0
+
+
+def test_nothing_of_a_rotation_arrives_behind_sorted_pixels(monkeypatch, tmp_path):
+    model = network(stride=2, behind=PatchReorder(grid="pixels"))
+    found = followed(monkeypatch, tmp_path, model, blobs(), RotationTask)
+    assert propagated_fraction(found["conv1"].shifts, found["conv1"].moved) == pytest.approx(1)
+    assert abs(propagated_fraction(found["maps"].shifts, found["maps"].moved)) < 0.05

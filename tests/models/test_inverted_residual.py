@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from patchreorder.models.inverted_residual import LITE0, InvertedResidualNet, SameConv2d
+from patchreorder.models.blur_pool import blur_pool
+from patchreorder.models.inverted_residual import LITE0, InvertedResidualNet, SameConv2d, SmoothConv2d, smooth_strides
 
 
 @pytest.mark.parametrize("size", [7, 8, 14, 15])
@@ -34,6 +35,27 @@ def test_padding_is_that_of_tensorflow(size, stride, side):
         for r in range(out)
     ]
     torch.testing.assert_close(layer(x)[0, 0], torch.tensor(wanted))
+
+
+@pytest.mark.parametrize("size", [7, 8, 14, 15])
+@pytest.mark.parametrize("conv", [SameConv2d(2, 3, 3, stride=2), SameConv2d(2, 3, 5, stride=2)])
+def test_every_other_pixel_of_the_smooth_convolution_is_the_strided_one(size, conv):
+    """Before the blur: both look at the same pixels, so that maps stay where the trained layers expect them."""
+    x = torch.rand(1, 2, size, size, generator=torch.Generator().manual_seed(0))
+    every = conv.strided(x, 1)
+    torch.testing.assert_close(every[:, :, ::2, ::2], conv(x))
+    torch.testing.assert_close(SmoothConv2d(conv)(x), blur_pool(every.clamp(0, 6)))
+
+
+def test_smoothed_networks_keep_parameters_and_shapes():
+    plain = InvertedResidualNet(LITE0).eval()
+    own = set(plain.parameters())
+    smooth = smooth_strides(plain)
+    assert set(smooth.parameters()) == own
+    with torch.inference_mode():
+        assert smooth(torch.rand(1, 3, 64, 64)).shape == (1, 1280, 2, 2)
+    with pytest.raises(ValueError, match="no convolution of stride 2"):
+        smooth_strides(nn.Sequential(nn.Conv2d(1, 1, 3)))
 
 
 def test_efficientnet_has_its_shapes():

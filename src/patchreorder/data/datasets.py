@@ -45,11 +45,11 @@ def _uniform(numbers: Tensor, most: float) -> Tensor:
     return numbers * (2 * most) - most
 
 
-def _rotated(most: float) -> Change:
+def rotated_by(most: float) -> Change:
     return lambda images, numbers: transforms.rotate(images, degrees=_uniform(numbers[:, 0], most))
 
 
-def _warped(images: Tensor, *, degrees: Tensor, shift: Tensor, size: int) -> Tensor:
+def warped_to(images: Tensor, *, degrees: Tensor, shift: Tensor, size: int) -> Tensor:
     return transforms.warp(images, degrees=degrees, scale=torch.ones_like(degrees), shift=shift, size=(size, size))
 
 
@@ -59,7 +59,7 @@ def _unchanged(images: Tensor, numbers: Tensor) -> Tensor:
 
 # ---- MNIST -----------------------------------------------------------------------------------------
 
-_rotated_digits = _rotated(90)
+_rotated_digits = rotated_by(90)
 
 
 def _shifted_digits(images: Tensor, numbers: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ MNIST_VARIANTS = {
 # ---- CIFAR-10 --------------------------------------------------------------------------------------
 
 
-def _on_mean_colour(change: Change) -> Change:
+def on_mean_colour(change: Change) -> Change:
     """The same change; pixels that it uncovers show the mean colour instead of black."""
 
     def apply(images: Tensor, numbers: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def _shifts(numbers: Tensor) -> Tensor:
 
 
 def _shifted(images: Tensor, numbers: Tensor) -> Tensor:
-    return _warped(images, degrees=torch.zeros(len(images)), shift=_shifts(numbers), size=SIDE)
+    return warped_to(images, degrees=torch.zeros(len(images)), shift=_shifts(numbers), size=SIDE)
 
 
 def _flipped_and_cropped(images: Tensor, numbers: Tensor) -> Tensor:
@@ -129,15 +129,15 @@ def _augmented(images: Tensor, numbers: Tensor) -> Tensor:
     choice = numbers[:, :1]
     degrees = torch.where(choice < 1 / 3, _uniform(numbers[:, 1:2], 45), 0)[:, 0]
     shift = torch.where(choice >= 2 / 3, _shifts(numbers[:, 2:4]), 0)
-    return _flipped_and_cropped(_warped(images, degrees=degrees, shift=shift, size=SIDE), numbers[:, 4:])
+    return _flipped_and_cropped(warped_to(images, degrees=degrees, shift=shift, size=SIDE), numbers[:, 4:])
 
 
 CIFAR10_VARIANTS = {
     "cifar10": Variant(SIDE, 0, _unchanged),
-    "cifar10-r": Variant(SIDE, 1, _on_mean_colour(_rotated(45))),
-    "cifar10-t": Variant(SIDE, 2, _on_mean_colour(_shifted)),
-    "cifar10-train": Variant(SIDE, 3, _on_mean_colour(_flipped_and_cropped)),
-    "cifar10-train-aug": Variant(SIDE, 7, _on_mean_colour(_augmented)),
+    "cifar10-r": Variant(SIDE, 1, on_mean_colour(rotated_by(45))),
+    "cifar10-t": Variant(SIDE, 2, on_mean_colour(_shifted)),
+    "cifar10-train": Variant(SIDE, 3, on_mean_colour(_flipped_and_cropped)),
+    "cifar10-train-aug": Variant(SIDE, 7, on_mean_colour(_augmented)),
 }
 
 # ---- images in memory ------------------------------------------------------------------------------
@@ -221,9 +221,9 @@ class PosedImages:
         size = self.source.variants[self.source.variant].size
 
         def warped(images: Tensor, pose: Tensor) -> Tensor:
-            return _warped(images, degrees=pose[:, 0], shift=pose[:, 1:], size=size)
+            return warped_to(images, degrees=pose[:, 0], shift=pose[:, 1:], size=size)
 
-        change = _on_mean_colour(warped) if isinstance(self.source, ColourImages) else warped
+        change = on_mean_colour(warped) if isinstance(self.source, ColourImages) else warped
         pose = torch.tensor([self.degrees, 0.0, self.right]).expand(len(indices), 3)
         return change(self.source.stored(indices), pose), self.source.labels[indices]
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from . import transforms
 from .datasets import TEST_SEED, ColourImages, Digits
+from .tiny_imagenet import TinyImages
 from .ukbench import GROUP
 
 
@@ -32,6 +33,13 @@ def generate_colour_images(variant: str, *, count: int, seed: int = TEST_SEED) -
     colours = torch.rand(10, 3, 1, 1, generator=torch.Generator().manual_seed(1))
     images = F.pad(marks.images, (2, 2, 2, 2)) * colours[marks.labels]
     return ColourImages(images.byte(), marks.labels, variant, seed)
+
+
+def generate_tiny_images(variant: str, *, count: int, seed: int = TEST_SEED) -> TinyImages:
+    """The same at twice the size, in place of Tiny-ImageNet's photographs."""
+    small = generate_colour_images("cifar10", count=count)
+    images = small.images.repeat_interleave(2, 2).repeat_interleave(2, 3).contiguous(memory_format=torch.channels_last)
+    return TinyImages(images, small.labels, variant, seed)
 
 
 def write_photos(folder: Path, *, classes: int, images: int, seed: int = 0, size: tuple[int, int] = (64, 48)) -> Path:

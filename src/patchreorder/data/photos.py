@@ -119,7 +119,7 @@ class Photos:
             BadImage: if an image cannot be read; the message names it.
         """
         chosen = self.chosen[indices]
-        numbers = self._numbers(epoch)[chosen].tolist()
+        numbers = self.numbers(epoch)[chosen].tolist()
         images = torch.empty(len(chosen), self.size, self.size, 3, dtype=torch.uint8)
         for image, index, own in zip(images, chosen.tolist(), numbers, strict=True):
             image.copy_(self._show(index, own))
@@ -209,7 +209,8 @@ class Photos:
                 bad.append((index, str(error)))
         return bad
 
-    def _numbers(self, epoch: int) -> Tensor:
+    def numbers(self, epoch: int) -> Tensor:
+        """The random numbers of every image of the source up to the last chosen one, (images, numbers of the view)."""
         if epoch not in self._drawn:
             self._drawn.clear()
             count = int(self.chosen.max()) + 1 if len(self) else 0

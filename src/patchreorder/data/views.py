@@ -48,6 +48,10 @@ def _rotated(numbers: Sequence[float]) -> Pose:
     return Pose(degrees=numbers[0] * 90 - 45)
 
 
+def _rotated_anyhow(numbers: Sequence[float]) -> Pose:
+    return Pose(degrees=numbers[0] * 360)
+
+
 def _shifted(numbers: Sequence[float]) -> Pose:
     return Pose(down=numbers[0] * 0.4 - 0.2, right=numbers[1] * 0.4 - 0.2)
 
@@ -68,6 +72,7 @@ VIEWS = {
     "Ori": View(),
     "R": View(1, pose=_rotated),
     "T": View(2, pose=_shifted),
+    "any": View(1, pose=_rotated_anyhow),
 }
 
 

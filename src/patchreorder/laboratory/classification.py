@@ -47,7 +47,7 @@ class Classification(Task):
     """Trains and tests the network of a cell; the last one is kept for the other columns of its row."""
 
     metric = "error %"  # or "accuracy %"
-    changeable = ("images", "tested")
+    changeable: Sequence[str] = ("images", "tested")
 
     def __init__(self) -> None:
         self.last: Network | None = None

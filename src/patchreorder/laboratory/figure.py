@@ -1,7 +1,8 @@
 """What figures are measured on: trained networks, the images they see, and the layers that are looked at.
 
 Nothing is trained for a figure. MNIST's networks come with the package or from the output folder of table1; those for
-CIFAR-10 and for photographs from the folders of table2_cifar10, table2_grocery and table2 (`--trained`).
+CIFAR-10 and for photographs from the folders of table2_cifar10, table2_grocery and table2 (`--trained`), or they are
+AlexNet's convolutions as ImageNet trained them, up to the last maps.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from patchreorder.data.backbone_weights import alexnet_convolutions
 from patchreorder.data.datasets import Cifar10, LabelledImages, Mnist
 from patchreorder.data.generated import generate_colour_images
 from patchreorder.data.images import MEAN, MEAN_COLOUR
@@ -22,7 +24,7 @@ from patchreorder.data.photos import Photos
 from patchreorder.engine.batches import Dataset
 from patchreorder.files import digest
 from patchreorder.layers.patch_reorder import PatchReorder
-from patchreorder.models import create_model
+from patchreorder.models import alexnet, create_model
 from patchreorder.search.descriptors import fingerprint
 
 from .cells import Job
@@ -30,7 +32,7 @@ from .provenance import provenance
 from .recipe import Plan
 from .rows import Result
 from .task import Task
-from .trained import SMALL, TABLES, trained, untrained
+from .trained import ALEXNETS, SMALL, TABLES, trained, untrained
 
 SHIPPED = ("cnn", "st_cnn", "pr_cnn")  # networks for MNIST with shipped weights
 
@@ -64,6 +66,9 @@ class FigureTask(Task):
         column = {"mnist": job.column.dataset, "mnist_r": "R", "mnist_t": "T"}.get(plan.source, "all")
         if plan.synthetic:
             model = untrained(job, SMALL)
+        elif plan.frozen:  # what follows the last maps is not trained
+            model = untrained(job, ALEXNETS)
+            alexnet.load_convolutions(model, alexnet_convolutions(file=job.resources.weights, say=job.screen.say))
         elif plan.trained:
             model = trained(job, plan.trained, TABLES[plan.source], column=column)
         else:

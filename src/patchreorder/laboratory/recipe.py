@@ -115,6 +115,8 @@ class Plan:
 def _fits(value: Any, kind: Any) -> bool:
     """Whether a JSON value is of the type that a field of a dataclass states."""
     origin, parts = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)
     if origin is Literal:

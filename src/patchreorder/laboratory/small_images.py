@@ -1,9 +1,10 @@
-"""The tasks of tables of MNIST and CIFAR-10: images in memory, networks trained from scratch."""
+"""The tasks of tables of MNIST, CIFAR-10 and Tiny-ImageNet: images in memory, networks trained from scratch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from patchreorder.data.datasets import TEST_SEED, Cifar10, LabelledImages, Mnist
-from patchreorder.data.generated import generate_colour_images, generate_digits
+from patchreorder.data.generated import generate_colour_images, generate_digits, generate_tiny_images
+from patchreorder.data.tiny_imagenet import TinyImageNet
 from patchreorder.engine.batches import Dataset
 from patchreorder.engine.predict import predict
+from patchreorder.files import digest
 from patchreorder.metrics.accuracy import error_rate
 from patchreorder.models import count_parameters, create_model
 
 from .cells import Job
 from .classification import Classification
-from .recipe import Column, Row
+from .recipe import Column, Plan, Row
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CURVES: Mapping[str, Mapping[str, Any]] = {
@@ -52,10 +55,14 @@ class SmallImageTask(Classification):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loaded: Mnist | Cifar10 | None = None
+        self.loaded: Mnist | Cifar10 | TinyImageNet | None = None
 
     def prepare(self, job: Job) -> None:
         self.training_set(job)
+
+    def open(self, job: Job) -> Mnist | Cifar10 | TinyImageNet:
+        """The files of the data set."""
+        return self.dataset(folder=job.data, say=job.screen.say)
 
     def view(self, job: Job) -> str:
         """The variant of the training images."""
@@ -94,7 +101,7 @@ class SmallImageTask(Classification):
         if job.plan.synthetic:
             return type(self).generate(variant, count=count or 64, seed=seed)
         if self.loaded is None:
-            self.loaded = self.dataset(folder=job.data, say=job.screen.say)
+            self.loaded = self.open(job)
         split = part if job.cell.split == "test" else {"train": "fit", "test": "validation"}[part]
         found = self.loaded.load(variant, split=split, seed=seed)
         if part == "train" and job.plan.images_by_seed:
@@ -145,3 +152,53 @@ class Cifar10Task(SmallImageTask):
     @staticmethod
     def create(row: Row, dataset: str) -> nn.Module:
         return create_model(row.model, dataset="cifar10", **row.options)
+
+
+class TinyTask(SmallImageTask):
+    """Tiny-ImageNet: trains on upright photographs, flipped and shifted, unless the plan has a view.
+
+    The photographs are decoded once, into a file of the output folder that all its processes share.
+    """
+
+    metric = "accuracy %"
+    changeable = (*SmallImageTask.changeable, "options")
+    generate = staticmethod(generate_tiny_images)
+    angles, shifts = range(-90, 91, 15), range(-16, 17, 4)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folders: dict[Path, TinyImageNet] = {}
+
+    def identify(self, data: Path | None, plan: Plan, split: str) -> str:
+        if data is None or plan.synthetic:
+            return ""
+        listed = [self._folder(data).listing(part) for part in ("train", "test")]
+        return digest([[part.names, part.labels.tolist()] for part in listed])
+
+    def open(self, job: Job) -> TinyImageNet:
+        if job.data is None:
+            raise ValueError(f"{job.cell.recipe} needs --data DIR, the folder tiny-imagenet-200")
+        found = self._folder(job.data)
+        found.kept, found.say = job.out / "decoded", job.screen.say
+        return found
+
+    def view(self, job: Job) -> str:
+        return job.plan.view or "tiny-train"
+
+    def has_curves(self, job: Job) -> bool:
+        return job.column.dataset == "tiny" and job.column.top == 1
+
+    def names(self, job: Job) -> Sequence[str | int]:
+        return range(1_000_000) if job.plan.synthetic else self.open(job).titles
+
+    def model(self, job: Job) -> nn.Module:
+        return create_model(job.row.model, dataset="tiny", **{**job.plan.options, **job.row.options})
+
+    def _folder(self, data: Path) -> TinyImageNet:
+        if data not in self.folders:
+            self.folders[data] = TinyImageNet(data)
+        return self.folders[data]
+
+    @staticmethod
+    def create(row: Row, dataset: str) -> nn.Module:
+        return create_model(row.model, dataset="tiny", **row.options)

@@ -1,4 +1,4 @@
-"""How far feature maps move when the image is shifted: the paper's Fig. 1 as numbers."""
+"""How far feature maps move when the image is shifted or rotated: the paper's Fig. 1 as numbers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 FLAT = 1e-5  # of the energy of the maps: less than this in the overlap is rounding
 
@@ -100,6 +101,81 @@ class _Products:
         all_first, all_second = self.own.diagonal(dim1=1, dim2=2).sum(1), self.others.sum(1)
         flat = (first <= FLAT * all_first) | (second <= FLAT * all_second)
         return torch.where(flat, math.nan, products / (first * second).clamp(min=1e-300).sqrt())
+
+
+class MapRotation(NamedTuple):
+    """The rotation of each image's feature maps."""
+
+    degrees: Tensor  # (k, b), counter-clockwise, float64; NaN where the maps are flat
+    correlation: Tensor  # (k, b), of the rotated maps with those of the original image, float64
+
+
+def map_rotation(maps: Tensor, rotated: Tensor, *, degrees: Sequence[float]) -> MapRotation:
+    """By how many degrees the feature maps of rotated images are rotated.
+
+    The maps of the original image are rotated about their middle by each of `degrees`, bilinearly, and compared with
+    those of the rotated images in the largest disc, by correlation over its pixels and all channels, each channel less
+    its mean. The result is the angle with the highest correlation; of equal ones the smallest.
+
+    Shape:
+        maps: (b, c, h, w), floating; rotated: (k, b, c, h, w), of the same images in k poses.
+
+    Args:
+        maps: of the original images.
+        rotated: of the rotated images.
+        degrees: candidates, counter-clockwise.
+
+    Raises:
+        ValueError: the shapes do not match, or there is no candidate.
+
+    >>> maps = torch.rand(2, 3, 8, 8)
+    >>> map_rotation(maps, maps.rot90(1, (2, 3))[None], degrees=[-90, 0, 90]).degrees.tolist()
+    [[90.0, 90.0]]
+    """
+    if maps.dim() != 4 or rotated.shape[1:] != maps.shape:
+        raise ValueError(
+            f"maps must be (images, channels, height, width) and rotated (poses, *that), got {tuple(maps.shape)} and "
+            f"{tuple(rotated.shape)}"
+        )
+    if not degrees:
+        raise ValueError("degrees must be one or more angles")
+    disc = _disc(maps)
+    others, sizes = _centred(rotated[..., disc])
+    best = torch.full(rotated.shape[:2], -math.inf, dtype=torch.float64, device=maps.device)
+    found = torch.full_like(best, math.nan)
+    for angle in sorted(degrees, key=abs):
+        own, size = _centred(_turned(maps, float(angle))[..., disc])
+        products = (others * own).sum((2, 3), dtype=torch.float64)
+        correlation = torch.where(
+            (sizes > 0) & (size > 0), products / (sizes * size).clamp(min=1e-300).sqrt(), math.nan
+        )
+        better = correlation > best  # False for NaN
+        best, found = torch.where(better, correlation, best), torch.where(better, float(angle), found)
+    return MapRotation(found, torch.where(found.isnan(), math.nan, best))
+
+
+def _turned(maps: Tensor, degrees: float) -> Tensor:
+    """Rotated counter-clockwise about the middle, whatever the shape of the maps."""
+    height, width = maps.shape[2:]
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    theta = maps.new_tensor([[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]])
+    grid = F.affine_grid(theta.expand(len(maps), 2, 3), list(maps.shape), align_corners=False)
+    return F.grid_sample(maps, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def _disc(maps: Tensor) -> Tensor:
+    """Which pixels of a map are in its largest disc: rotations about the middle leave them there."""
+    height, width = maps.shape[2:]
+    y = torch.arange(height, device=maps.device) - (height - 1) / 2
+    x = torch.arange(width, device=maps.device) - (width - 1) / 2
+    return torch.hypot(y[:, None], x) <= (min(height, width) - 1) / 2 + 1e-6
+
+
+def _centred(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Values (..., c, n) less each channel's mean, and the sum of their squares; 0 where that is rounding."""
+    less = values - values.mean(-1, keepdim=True)
+    size, whole = (x.square().sum((-2, -1), dtype=torch.float64) for x in (less, values))
+    return less, torch.where(size <= FLAT * whole, 0.0, size)
 
 
 def propagated_fraction(shifts: Sequence[float], moved: Sequence[float]) -> float:

@@ -9,23 +9,23 @@ from typing import Any
 
 from torch import nn
 
-from . import alexnet, cifar, mnist, shipped
+from . import alexnet, cifar, mnist, shipped, tiny
 
-FAMILIES = {"mnist-r": mnist, "imagenet": alexnet, "cifar10": cifar}  # by their default data sets
-MODELS = tuple(mnist.MODELS)  # of Table 1; the others are in alexnet.MODELS and cifar.MODELS
+FAMILIES = {"mnist-r": mnist, "imagenet": alexnet, "cifar10": cifar, "tiny": tiny}  # by their default data sets
+MODELS = tuple(mnist.MODELS)  # of Table 1; the others are in alexnet, cifar and tiny
 
 
 def create_model(name: str, *, dataset: str | None = None, pretrained: bool = False, **options: Any) -> nn.Module:
     """A network by name for the images of a data set, with new weights from torch's generator or with shipped ones.
 
     Args:
-        name: one of `MODELS`, of `alexnet.MODELS` or of `cifar.MODELS`.
+        name: one of `MODELS`, of `alexnet.MODELS`, of `cifar.MODELS` or of `tiny.MODELS`.
         dataset: decides the size of the images: mnist, mnist-r or mnist-t for the first; imagenet for
-            alexnet...; cifar10 for cifar_...; by default mnist-r, imagenet or cifar10.
+            alexnet...; cifar10 for cifar_...; tiny for tiny_...; by default mnist-r, imagenet, cifar10 or tiny.
         pretrained: load the weights that come with the package (`patchreorder.models.shipped`).
-        **options: of that network, see `patchreorder.models.mnist`, `alexnet` (such as variant, classes and width) and
-            `cifar`. pr_cnn, alexnet_pr, cifar_pr and c4_cnn take `layer="ranked:quantiles=16"` and `place`; networks of
-            `mnist` take `augment="jitter=2,tilt=12"` (see `patchreorder.data.augmentation`).
+        **options: of that network, see `patchreorder.models.mnist`, `alexnet` (such as variant, classes and width),
+            `cifar` and `tiny`. pr_cnn, alexnet_pr, cifar_pr, tiny_pr and c4_cnn take `layer="ranked:quantiles=16"` and
+            `place`; networks of `mnist` take `augment="jitter=2,tilt=12"` (see `patchreorder.data.augmentation`).
 
     Raises:
         ValueError: for an unknown name, data set or option, or if no trained weights are shipped for them.

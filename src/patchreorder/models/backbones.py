@@ -205,9 +205,16 @@ def open_backbone(
 
 
 def imagenet_classifier(
-    name: str, *, weights: Path | None = None, say: Callable[[str], None] = lambda message: None
+    name: str,
+    *,
+    weights: Path | None = None,
+    say: Callable[[str], None] = lambda message: None,
+    trained: bool = True,
 ) -> nn.Sequential:
     """A backbone with its own classifier: images (b, 3, h, w) in [0, 1] to 1,000 logits in torchvision's order.
+
+    Args:
+        name, weights, say, trained: see `open_backbone`.
 
     Raises:
         ValueError: there is no such backbone, or its weights have no classifier.
@@ -220,7 +227,8 @@ def imagenet_classifier(
     parts = OrderedDict(backbone.create().named_children())
     parts |= {**head, "classifier": nn.Linear(backbone.channels, backbone.classes)}
     model = nn.Sequential(parts)
-    load_backbone(name, model, backbone_weights(name, file=weights, say=say))
+    if trained:
+        load_backbone(name, model, backbone_weights(name, file=weights, say=say))
     return model
 
 

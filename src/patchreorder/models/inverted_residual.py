@@ -13,6 +13,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .blur_pool import blur_pool
 from .normalise import Normalise
 
 STEM, HEAD = 32, 1280  # filters of the first and of the last convolution
@@ -58,12 +59,56 @@ class SameConv2d(nn.Conv2d):
     """A convolution with zero padding for an output of ceil(size / stride) pixels; an odd zero is at the end."""
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.strided(x, self.stride[0])
+
+    def strided(self, x: Tensor, step: int) -> Tensor:
+        """The convolution with the padding of its own stride, at every `step`-th pixel."""
         side, stride = self.kernel_size[0], self.stride[0]
         missing = [max((-(-size // stride) - 1) * stride + side - size, 0) for size in x.shape[2:]]
         # A kernel with a row or column of zeros before it takes less time than a copy of the maps with a border.
         above, left = (rows % 2 for rows in missing)
         weight = F.pad(self.weight, (left, 0, above, 0)) if above or left else self.weight
-        return F.conv2d(x, weight, self.bias, stride, [(rows + 1) // 2 for rows in missing], 1, self.groups)
+        return F.conv2d(x, weight, self.bias, step, [(rows + 1) // 2 for rows in missing], 1, self.groups)
+
+
+class SmoothConv2d(nn.Module):
+    """A convolution of stride 2 and its ReLU6 at every pixel, blurred before every other pixel is taken (Zhang, 2019).
+
+    Where neighbours are alike its output is that of the convolution and ReLU6. It shares the parameters.
+
+    Shape:
+        as the convolution.
+    """
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv = self.conv
+        if isinstance(conv, SameConv2d):
+            return blur_pool(F.relu6(conv.strided(x, 1)))
+        return blur_pool(F.relu6(F.conv2d(x, conv.weight, conv.bias, 1, conv.padding, 1, conv.groups)))
+
+
+def smooth_strides(model: nn.Module) -> nn.Module:
+    """Replace, in place, every convolution of stride 2 in front of a ReLU6 by a `SmoothConv2d`.
+
+    Raises:
+        ValueError: there is none.
+
+    >>> model = smooth_strides(InvertedResidualNet(MOBILENET_V2, same=False))
+    >>> sum(isinstance(module, SmoothConv2d) for module in model.modules())
+    5
+    """
+    strided = [name for name, part in model.named_modules() if isinstance(part, nn.Conv2d) and part.stride == (2, 2)]
+    if not strided:
+        raise ValueError("the model has no convolution of stride 2")
+    for name in strided:
+        conv = model.get_submodule(name)
+        assert isinstance(conv, nn.Conv2d)
+        model.set_submodule(name, SmoothConv2d(conv))
+    return model
 
 
 def _conv(inputs: int, outputs: int, side: int, *, stride: int, groups: int = 1, same: bool) -> nn.Conv2d:

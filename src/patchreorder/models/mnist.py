@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -34,7 +35,7 @@ from .blur_pool import MaxBlurPool2d
 from .group_conv import ORIENTATIONS, GroupConv2d, GroupLift2d, OrientationMax
 from .inserted_layer import inserted_layer, inserted_layer_or_reorder
 from .rotation_classifier import CircularPad, RotationClassifier
-from .rotation_conv import RotationConv2d
+from .rotation_conv import ANGLES_WITH_IDENTITY, RotationConv2d
 from .spatial_transformer import Localisation, SpatialTransformer
 from .thin_conv import ThinConv2d
 
@@ -142,9 +143,13 @@ def pr_cnn_fine(size: int, **options: Any) -> nn.Module:
     return pr_cnn(size, **{"grid": "pixels", "place": "pool", **options})
 
 
-def si_cnn(size: int) -> nn.Module:
-    """The CNN with six rotated copies of each filter and their maximum at every position."""
-    return _network(size, first=RotationConv2d, second=RotationConv2d)
+def si_cnn(size: int, *, identity: bool = False) -> nn.Module:
+    """The CNN with six rotated copies of each filter and their maximum at every position.
+
+    With `identity` there are seven, the filter as it is among them.
+    """
+    kind = partial(RotationConv2d, angles=ANGLES_WITH_IDENTITY) if identity else RotationConv2d
+    return _network(size, first=kind, second=kind)
 
 
 def st_cnn(size: int, *, transform: str = "projective") -> nn.Module:

@@ -4,6 +4,7 @@
     patchreorder run fig_featuremaps --setting trained --trained runs/table1
     patchreorder run fig_featuremaps --setting cifar10 --trained runs/table2_cifar10
     patchreorder run fig_featuremaps --setting grocery --trained runs/table2_grocery --data GROCERY [--weights FILE]
+    patchreorder run fig_featuremaps --setting photographs --data DIR [--weights FILE]
 
 A cell is the mean cosine, over many images, between a layer's maps of the image as it is and of the image rotated by 36
 degrees, or shifted to the right by 0.16 of its width; the picture shows the first image and the six strongest maps.
@@ -60,6 +61,11 @@ RECIPE = Recipe(
             about="test photographs of groceries, or any class folders, and the AlexNets that table2_grocery trained",
             plan=lambda row, column: Plan(source="grocery", trained="short", images=100),
             needs="--trained runs/table2_grocery --data DIR",
+        ),
+        "photographs": Setting(
+            about="photographs in class folders, and AlexNet's convolutions as ImageNet trained them",
+            plan=lambda row, column: Plan(source="imagenet", frozen=True, images=200),
+            needs="--data DIR",
         ),
         "smoke": Setting(
             about="seconds, synthetic images and random weights: does it run",

@@ -4,6 +4,7 @@
     patchreorder run fig_propagation --setting trained --trained runs/table1
     patchreorder run fig_propagation --setting cifar10 --trained runs/table2_cifar10
     patchreorder run fig_propagation --setting grocery --trained runs/table2_grocery --data GROCERY [--weights FILE]
+    patchreorder run fig_propagation --setting photographs --data DIR [--weights FILE]
 
 Images are shifted to the right and to the left by up to a fifth of their width, in whole pixels. For each image and
 layer we search the displacement that brings the maps of the image as it is nearest to those of the shifted one
@@ -57,6 +58,11 @@ RECIPE = Recipe(
             about="test photographs of groceries, or any class folders, and the AlexNets that table2_grocery trained",
             plan=lambda row, column: Plan(source="grocery", trained="short", images=16),
             needs="--trained runs/table2_grocery --data DIR",
+        ),
+        "photographs": Setting(
+            about="photographs in class folders, and AlexNet's convolutions as ImageNet trained them",
+            plan=lambda row, column: Plan(source="imagenet", frozen=True, images=32),
+            needs="--data DIR",
         ),
         "smoke": Setting(
             about="seconds, synthetic images and random weights: does it run",

@@ -43,6 +43,11 @@ CIFAR10 = (
     Column("T", "T", "shifted by U[-0.2, 0.2] of the size", "cifar10-t"),
 )
 
+TINY = tuple(
+    Column(column.name, column.title, column.about, dataset, top=column.top)
+    for column, dataset in zip(PHOTOGRAPHS, ("tiny", "tiny-r", "tiny-t") * 2, strict=True)
+)
+
 # ---- figures: a row's model is the row of the table that trained it --------------------------------------------------
 
 TRAINED = {

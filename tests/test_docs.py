@@ -92,22 +92,6 @@ def test_duplicates_have_the_numbers_of_their_benchmark():
             assert f"| {name} | {row['method']} | {recall} | {row['precision']:.4f} | {seconds} |" in text, (name, row)
 
 
-def test_the_classifiers_have_the_numbers_of_their_rows():
-    """Every line of the table is the mean over seeds, and every set that was measured is there."""
-    text = (DOCS / "classifier.md").read_text(encoding="utf-8")
-    facts = json.loads((RESULTS / "classifiers.json").read_text(encoding="utf-8"))
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for line in (RESULTS / "classifiers.jsonl").read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        found.setdefault((row["setting"], row["row"]), {}).setdefault(row["column"], []).append(row["value"])
-    titles = {row["name"]: row["title"] for row in facts["rows"]}
-    for setting in {setting for setting, _ in found}:
-        for name in ("plain", "plain_copies", "neighbours", "averages", "sorted", "fit"):
-            cells = found[setting, name]
-            means = [f"{sum(cells[c]) / len(cells[c]):.1f}" for c in ("Ori", "R", "T", "any", "worst")]
-            assert f"| {setting} | {titles[name]} | {' | '.join(means)} |" in text
-
-
 def codes(page: Path) -> list[str]:
     """The inline code of a page and the lines of its shell blocks, in their order, without comments."""
     text = re.sub(r"^```python\n.*?^```\n", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

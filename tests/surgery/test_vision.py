@@ -178,5 +178,5 @@ def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     exec(block, names)
     model = names["model"]
     assert isinstance(model, nn.Module)
-    assert isinstance(model.get_submodule("avgpool.reorder"), PatchReorder)
-    assert 'insert_after(model, "avgpool"' in capsys.readouterr().out  # what the README does is what advise says
+    assert isinstance(model.get_submodule("2.reorder"), PatchReorder)
+    assert 'insert_after(model, "2"' in capsys.readouterr().out  # what the README does is what advise says

@@ -32,6 +32,7 @@ from .photographs import Cropper, Crops, SamePoses, Shown, crops, held_out, swee
 from .refusal import Refusal, keeping
 
 BATCH, RATE, DECAY = 32, 0.01, 1e-4
+CLIP = 1.0  # of the gradient's norm: the head's large weights would send steps through the backbone that destroy it
 HELD_OUT = 0.1  # of the training photographs: they decide whether the result is kept, and calibrate it
 VARIED = 0.25  # zoom of training poses, at least
 
@@ -89,7 +90,7 @@ def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, 
     frozen = head(torch.cat([features.block(block)[held] for block in blocks], 2))  # it did not see these either
     heat = temperature(frozen.flatten(0, 1), known.labels[held].repeat_interleave(frozen.shape[1]))
     set_head(network, head, heat)
-    training = Training(epochs=epochs, batch=batch, lr=RATE, weight_decay=DECAY, scales={"head": 10.0})
+    training = Training(epochs=epochs, batch=batch, lr=RATE, weight_decay=DECAY, clip=CLIP, scales={"head": 10.0})
     network.requires_grad_(True)
     screen.say(f"training all layers on {len(rest)} photographs for {epochs:g} epochs")
     train(

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from patchreorder.data import package_index
 from patchreorder.data.origins import PipSource
 from patchreorder.data.package_index import indexes, source_archive
 from patchreorder.data.sources import fetch
@@ -124,6 +123,16 @@ def test_a_password_of_an_index_is_sent_to_it_alone(server, index, monkeypatch):
     assert "Authorization" not in server.headers[-1]
 
 
-def test_without_pip_the_index_is_pypi(monkeypatch, tmp_path):
+def test_the_default_is_the_index_that_pip_names(monkeypatch):
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
+    first, *_ = indexes()
+    assert first.startswith("https://")
+    assert first.endswith("/simple")
+
+
+def test_without_pip_there_is_no_index(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
-    assert indexes() == [package_index.PYPI]
+    assert indexes() == []
+    with pytest.raises(OSError, match=r"pip, which knows where toy==1.0 is, cannot be run: install pip"):
+        source_archive("toy==1.0", 10_000, "0" * 64)

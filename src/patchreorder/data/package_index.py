@@ -15,7 +15,6 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from .download import download, verify
 
-PYPI = "https://pypi.org/simple"
 MOST_LINKS = 5_000_000  # bytes of a page that lists the files of a package
 PIP_SECONDS = 60
 
@@ -39,20 +38,13 @@ def source_archive(package: str, most: int, sha256: str) -> bytes:
             failures.append(f"{_shown(index)} has no {package}.tar.gz")
         except (OSError, ValueError) as error:
             failures.append(f"{_shown(index)}: {error}")
-    raise OSError("; ".join(failures))
+    raise OSError("; ".join(failures) or f"pip, which knows where {package} is, cannot be run: install pip")
 
 
 def indexes() -> list[str]:
-    """The package indexes of pip's configuration, else PyPI."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=PIP_SECONDS
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return [PYPI]
+    """The package indexes of pip's configuration, else the one that pip uses by itself; none without pip."""
     options = {}
-    for line in done.stdout.splitlines():
+    for line in _pip("config", "list").splitlines():
         key, _, value = line.partition("=")
         if re.fullmatch(r"'.*'|\".*\"", value):
             options[key] = str(ast.literal_eval(value))
@@ -61,7 +53,25 @@ def indexes() -> list[str]:
         sections = (":env:", "download", "global")  # as pip weighs them
         return next(filter(None, (options.get(f"{section}.{name}") for section in sections)), "")
 
-    return [chosen("index-url") or PYPI, *chosen("extra-index-url").split()]
+    return [index for index in (chosen("index-url") or _default(), *chosen("extra-index-url").split()) if index]
+
+
+def _default() -> str:
+    """The index that pip's help names as its default."""
+    found = re.search(r"--index-url.*?\(default\s+(https://\S+?)\)", _pip("download", "--help"), re.DOTALL)
+    return found[1] if found else ""
+
+
+def _pip(*words: str) -> str:
+    """What pip prints; nothing if it is not there."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=PIP_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
 
 
 def _links(index: str, name: str) -> Iterator[str]:

@@ -125,6 +125,12 @@ def test_errors(exported, tmp_path):
         open_network(str(tmp_path / "bad.onnx"))
     with pytest.raises(OSError, match=r"none\.onnx"):
         open_network(str(tmp_path / "none.onnx"))
+    onnx = pytest.importorskip("onnx")
+    silent = onnx.load(file)
+    del silent.graph.output[:]
+    onnx.save(silent, tmp_path / "silent.onnx")
+    with pytest.raises(ValueError, match=r"silent\.onnx has no output: export the network with its logits"):
+        open_network(str(tmp_path / "silent.onnx"))
 
 
 def test_missing_packages_are_named(monkeypatch):

@@ -57,6 +57,8 @@ class OnnxNetwork:
             raise ValueError(
                 f"{file} takes {self.shape[0]} images at a time: export it with a batch of 1 or of any size"
             )
+        if not graph.output:
+            raise ValueError(f"{file} has no output: export the network with its logits")
         self.logits = graph.output[0].name
 
     @contextmanager

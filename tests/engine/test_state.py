@@ -1,6 +1,5 @@
 """Exact resume: a run that was killed at any moment ends with the bits of a run that was not."""
 
-import json
 import os
 import random
 import resource
@@ -8,7 +7,6 @@ import signal
 import time
 
 import pytest
-import safetensors.torch
 import torch
 from torch import nn
 
@@ -172,16 +170,6 @@ def test_resuming_in_another_setting_warns(file, name):
     with pytest.warns(UserWarning, match=rf"{name} is .*, but was other when {file} was saved: .*differ in bits"):
         train(network(), digits(), TRAINING, file=file)
     assert checkpoint.read(file)[1]["step"] == 8
-
-
-def test_checkpoints_of_the_first_version_can_be_resumed(file, tmp_path):
-    """They have no checksum, and neither device nor precision in their state."""
-    train(network(), digits(), TRAINING, file=tmp_path / "whole")
-    tensors, state = checkpoint.read(file)
-    old = {name: value for name, value in state.items() if name not in ("device", "precision", "accumulate")}
-    safetensors.torch.save_file(tensors, file, metadata={"state": json.dumps(old)})
-    train(network(), digits(), TRAINING, file=file)
-    assert outcome(file) == outcome(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

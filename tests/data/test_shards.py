@@ -41,6 +41,15 @@ def test_a_replaced_shard_is_noticed_when_an_image_is_read(sharded_copy):
         found.read(index)
 
 
+@pytest.mark.parametrize(("old", "new"), [(b'"members":', b'"mxmbers":'), (b'"dtype":"I64"', b'"dtype":"F64"')])
+def test_an_index_with_other_columns_is_refused(sharded_copy, old, new):
+    content = (sharded_copy / INDEX).read_bytes()
+    assert old in content
+    (sharded_copy / INDEX).write_bytes(content.replace(old, new))
+    with pytest.raises(ValueError, match=r"index.safetensors is no index of ours or is damaged .*: remove it"):
+        Shards(sharded_copy)
+
+
 @pytest.mark.parametrize("place", [20, -40, -2000])
 def test_a_damaged_index_is_refused(sharded_copy, place):
     content = bytearray((sharded_copy / INDEX).read_bytes())

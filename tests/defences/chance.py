@@ -1,7 +1,7 @@
 """Random cases for a time, each known by a seed and a number, so that it can be repeated.
 
-`make test` gives each defence a few seconds, `make test-all` a minute, `make soak` an hour for all. A failure prints
-the command that repeats its case.
+`make test` gives each defence a few seconds and always the same seed; `make test-all` a minute and `make soak` an
+hour for all, with a new seed. A failure prints the command that repeats its case.
 """
 
 import os

@@ -106,10 +106,10 @@ def test_a_body_that_drips_and_a_response_that_nobody_reads_end(address):
     assert works(address)
 
 
-@pytest.mark.parametrize("path", ["/api/answer", "/api/nothing"])
-def test_a_body_that_is_no_http_is_answered_once(address, path, caplog):
+@pytest.mark.parametrize("request_", ["POST /api/answer", "POST /api/nothing", "HEAD /index.html"])
+def test_a_body_that_is_no_http_is_answered_once(address, request_, caplog):
     """uvicorn answers it. An application that answers too, at once, would log an error for every such request."""
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+    head = f"{request_} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".encode()
     for _ in range(5):
         with connect(address, head + b"no chunk\r\n") as connection:
             received = b"".join(iter(lambda open_=connection: open_.recv(1 << 16), b""))

@@ -32,6 +32,10 @@ PLAN = "plan.json"  # in a folder whose shards are being written
 UNFINISHED = "is not finished: run the same `patchreorder shard` again to continue"
 WINDOW = 8  # shards whose images are mixed with each other in an epoch
 OPEN_FILES = 64
+COLUMNS = {
+    **dict.fromkeys(("shard", "offset", "size", "label", "name_ends", "member_ends"), (torch.int64, 1)),
+    **dict.fromkeys(("names", "members"), (torch.uint8, 1)),
+}  # of the index: type and dimensions
 
 
 def are_in(folder: Path) -> bool:
@@ -188,6 +192,8 @@ def _read_index(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if about.pop("sha256") != _checksum(columns, about):
             raise ValueError("its checksum does not fit")
+        if {name: (column.dtype, column.dim()) for name, column in columns.items()} != COLUMNS:
+            raise ValueError(f"it does not hold {', '.join(COLUMNS)}, or not as whole numbers")  # no part of the sum
         return columns, about
     except FileNotFoundError:
         raise ValueError(f"{path} is missing: `patchreorder shard` makes it") from None

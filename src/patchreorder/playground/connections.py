@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from h11 import LocalProtocolError
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 HEADER_SECONDS = 10.0  # for the headers of a request, since the connection was made or the last response sent
@@ -44,7 +45,10 @@ class LimitedConnection(H11Protocol):
         if request is not None and request.response_started:
             self._close()
         else:
-            super().send_400_response(msg)
+            try:
+                super().send_400_response(msg)
+            except LocalProtocolError:  # uvicorn sends a body, which an answer to HEAD cannot have
+                self._close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -8,7 +8,8 @@ logistic regression on `relations.evidence` tells copies from other pairs; every
 copies and its others. Each --set is left out in turn; --test sets never choose anything. Recall and precision are those
 of groups, as in duplicates.py: all photographs count as different. Of those that --known names on one line (looked at
 by eye) only one is taken. A set whose name ends in + is taken in the order of its names, so that series of one thing
-stay together.
+stay together. The rule of `relations` is judged on every set beside the new one. What was compared is kept in --out: a
+set that was compared with the same options is not compared again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ import importlib.util
 import json
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +41,7 @@ from patchreorder.laboratory import provenance
 from patchreorder.search import DEFAULT_MODEL, duplicates
 from patchreorder.search.descriptors import open_descriptor
 from patchreorder.search.index import Index
-from patchreorder.search.relations import FLAT, SURE, can_be_copy, comparisons, evidence
+from patchreorder.search.relations import BIAS, FLAT, SURE, WEIGHTS, can_be_copy, comparisons, evidence
 from patchreorder.search.update import update
 from patchreorder.search.verification import read_picture
 
@@ -114,6 +118,29 @@ def collect(
     share = float(np.mean([(copy, own) in compared for copy, own, _ in pairs]))
     files = {f"{number:05d}": str(path.relative_to(folder)) for number, path in enumerate([*changed, *rest])}
     return Compared(np.array(values), np.array(same), names, pairs, share, files)
+
+
+def _code() -> str:
+    """A digest of the code that compares; the rule itself is no part of it."""
+    names = ("comparison", "local_features", "duplicates", "candidates", "verification")
+    files = [Path(duplicates.__file__).with_name(f"{name}.py") for name in names]
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def kept(file: Path, how: dict[str, Any], compare: Callable[[], Compared]) -> Compared:
+    """What `compare` finds, or found with the same options before."""
+    if file.is_file():
+        stored = json.loads(file.read_text())
+        if stored.pop("how") == how:
+            pairs = {name: [tuple(own) for own in stored[name]] for name in ("names", "copies")}
+            return Compared(**stored)._replace(
+                evidence=np.array(stored["evidence"]), same=np.array(stored["same"]), **pairs
+            )
+    found = compare()
+    stored = found._asdict() | {"evidence": found.evidence.tolist(), "same": found.same.tolist()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(stored | {"how": how}))
+    return found
 
 
 def regress(sets: list[Compared]) -> tuple[float, np.ndarray]:
@@ -195,7 +222,10 @@ def main() -> None:
         name, _, folder = text.partition("=")
         how = {key: getattr(args, key) for key in ("photographs", "originals", "each", "tripod")}
         known = {path: paths[0] for own, *paths in lines if own == name.rstrip("+") for path in paths}
-        sets[name.rstrip("+")] = collect(Path(folder), **how, ordered=name.endswith("+"), known=known, screen=screen)
+        how |= {"ordered": name.endswith("+"), "known": known}
+        compare = partial(collect, Path(folder), **how, screen=screen)
+        facts = how | {"folder": Path(folder).name, "code": _code()}
+        sets[name.rstrip("+")] = kept(args.out / f"copy_rule_{name.rstrip('+')}.json", facts, compare)
     screen.close()
     chosen = {text.partition("=")[0].rstrip("+") for text in args.set}
     bias, weights = regress([own for name, own in sets.items() if name in chosen])
@@ -206,16 +236,11 @@ def main() -> None:
         left = regress(others) if name in chosen and others else (bias, weights)
         about = "the other sets" if name in chosen and others else "the sets"
         results = {str(limit): judge(own, *left, limit) for limit in THRESHOLDS}
-        rows.append({"set": name, "chosen_on": about, "candidates": own.candidates, "thresholds": results})
-        shown = results[str(SURE)]
-        table.add_row(
-            name,
-            about,
-            f"{own.candidates:.3f}",
-            str(shown["recall"]),
-            str(shown["precision"]),
-            str(shown["wrong_pairs"]),
-        )
+        now = judge(own, BIAS, np.array(WEIGHTS), SURE)
+        rows.append({"set": name, "chosen_on": about, "candidates": own.candidates, "thresholds": results, "now": now})
+        for title, shown in ((about, results[str(SURE)]), ("now", now)):
+            numbers = [str(shown[key]) for key in ("recall", "precision", "wrong_pairs")]
+            table.add_row(name, title, f"{own.candidates:.3f}", *numbers)
     console.print(table)
     for row in rows:
         console.print(row["set"], row["thresholds"][str(SURE)]["missed"], row["thresholds"][str(SURE)]["wrong"])

@@ -132,10 +132,9 @@ def kept(file: Path, how: dict[str, Any], compare: Callable[[], Compared]) -> Co
     if file.is_file():
         stored = json.loads(file.read_text())
         if stored.pop("how") == how:
-            pairs = {name: [tuple(own) for own in stored[name]] for name in ("names", "copies")}
-            return Compared(**stored)._replace(
-                evidence=np.array(stored["evidence"]), same=np.array(stored["same"]), **pairs
-            )
+            stored |= {"evidence": np.array(stored["evidence"]), "same": np.array(stored["same"])}
+            stored |= {name: [tuple(own) for own in stored[name]] for name in ("names", "copies")}
+            return Compared(**stored)
     found = compare()
     stored = found._asdict() | {"evidence": found.evidence.tolist(), "same": found.same.tolist()}
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -6,11 +6,12 @@ import shutil
 import pytest
 from PIL import Image, ImageDraw
 
-from patchreorder.search import verification
+from patchreorder.search import duplicates, verification
 from patchreorder.search.duplicates import find_duplicates
 from patchreorder.search.images import ImageFile
 from patchreorder.search.index import Index
 from patchreorder.search.keeping import KeepRule, Place
+from patchreorder.search.relations import SIMILAR
 
 from .photographs import CHANGES, photograph
 from .samples import aged, made
@@ -73,11 +74,16 @@ def test_a_file_that_changed_is_in_no_group(folder):
     assert len(names) == len(CHANGES) - 1
 
 
-def test_what_only_looks_alike_is_apart(folder):
-    found = find_duplicates(Index(folder.parent / "index"), similar=True)
-    assert found.similar
-    assert not any(relation.is_copy for relation, _, _ in found.similar)
-    assert not find_duplicates(Index(folder.parent / "index")).similar
+def test_what_only_looks_alike_is_apart(folder, monkeypatch):
+    index = Index(folder.parent / "index")
+    listed = {}
+    for distance in (0.0, 2.0):  # of descriptors, up to which images look alike
+        monkeypatch.setattr(duplicates, "ALIKE", distance)
+        listed[distance] = find_duplicates(index, similar=True).similar
+        assert not any(relation.is_copy for relation, _, _ in listed[distance])
+    assert not any(relation.kind == SIMILAR for relation, _, _ in listed[0.0])
+    assert any(relation.kind == SIMILAR for relation, _, _ in listed[2.0])
+    assert not find_duplicates(index).similar
 
 
 @pytest.mark.parametrize(

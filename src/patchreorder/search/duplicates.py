@@ -20,6 +20,7 @@ from .verification import Pair, verify_pairs
 
 NEIGHBOURS = 32  # candidates of each image, at most
 FEWEST, NEAR = 8, 0.7  # so many always, and more only up to this distance: most copies are nearer in crowded folders
+ALIKE = 0.55  # the distance up to which two images look alike: that of nine tenths of UK-Bench's views of one thing
 SAME_HASH = 12  # images of one perceptual hash that are all compared with each other
 
 
@@ -98,10 +99,11 @@ def find_duplicates(
     found.sort(key=lambda members: (-len(members), members[0].file.name))
     others: list[tuple[Relation, str, str]] = []
     if similar:
+        alike = {pair for pair, distance, _ in _neighbours(index, k, screen) if distance < ALIKE}
         others = [
-            (relation, names[first], names[second])
-            for (first, second), relation in relations.items()
-            if not relation.is_copy
+            (relation, names[pair[0]], names[pair[1]])
+            for pair, relation in relations.items()
+            if not relation.is_copy and (relation.kind != SIMILAR or pair in alike)
         ]
         others.sort(key=lambda item: (item[0].kind == SIMILAR, -item[0].features, -item[0].median, item[1:]))
     return Found(groups=found, similar=others, compared=len(pairs))
@@ -122,19 +124,24 @@ def candidate_pairs(
     for digests in looks.values():
         for one, other in combinations(digests, 2) if len(digests) <= SAME_HASH else pairwise(digests):
             yield _pair(one, other)
-    files = zip(index.manifest.files, index.manifest.slots, strict=True)
-    digest_of = {slot: file.digest for file, slot in files if slot >= 0}
     near_hashes = similar_hashes([own[0].look for own in by_digest.values()])
     digests = list(by_digest)
     for first, second in near_hashes:
         yield _pair(digests[first], digests[second])
+    for pair, distance, place in _neighbours(index, k, screen):
+        if place < FEWEST or distance < NEAR:
+            yield pair
+
+
+def _neighbours(index: Index, k: int, screen: Screen) -> Iterator[tuple[Pair, float, int]]:
+    """Pairs of digests, the distance of their descriptors, and the second's place among the neighbours of the first."""
+    files = zip(index.manifest.files, index.manifest.slots, strict=True)
+    digest_of = {slot: file.digest for file, slot in files if slot >= 0}
     found = index_candidates(index, k=k, screen=screen)
-    close = found.distances < NEAR
-    close[:, :FEWEST] = True
-    for slot, (near, taken) in enumerate(zip(found.slots.tolist(), close.tolist(), strict=True)):
-        for other, chosen in zip(near, taken, strict=True):
-            if chosen and slot in digest_of and other in digest_of and slot != other:
-                yield _pair(digest_of[slot], digest_of[other])
+    for slot, (near, distances) in enumerate(zip(found.slots.tolist(), found.distances.tolist(), strict=True)):
+        for place, (other, distance) in enumerate(zip(near, distances, strict=True)):
+            if slot in digest_of and other in digest_of and slot != other:
+                yield _pair(digest_of[slot], digest_of[other]), distance, place
 
 
 def _groups(by_digest: dict[str, list[ImageFile]], relations: dict[Pair, Relation]) -> list[list[str]]:

@@ -122,4 +122,5 @@ def search(
             page.write(html, sections, title="Nearest images", about=about)
         screen.say(f"Page: {clean(str(html))}.\nNext: open it in a browser.")
     else:
-        screen.say("Next: `--html FILE` also shows the images, `--crop left,top,width,height` searches for a part.")
+        part = "" if crop else ", `--crop left,top,width,height` searches for a part"
+        screen.say(f"Next: `--html FILE` also shows the images{part}.")

@@ -41,7 +41,7 @@ from patchreorder.laboratory import provenance
 from patchreorder.search import DEFAULT_MODEL, duplicates
 from patchreorder.search.descriptors import open_descriptor
 from patchreorder.search.index import Index
-from patchreorder.search.relations import BIAS, FLAT, SURE, WEIGHTS, can_be_copy, comparisons, evidence
+from patchreorder.search.relations import BIAS, FLAT, SURE, WEIGHTS, can_be_copy, comparisons, evidence, least_odds
 from patchreorder.search.update import update
 from patchreorder.search.verification import read_picture
 
@@ -52,12 +52,15 @@ copies = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(copies)
 THRESHOLDS = (0.0, 0.5, SURE, 1.5, 2.0)
 PENALTY = 1e-2
+ARRAYS = ("evidence", "outside", "more", "same")  # of Compared
 
 
 class Compared(NamedTuple):
     """The pairs of a set in the ways they were laid over each other."""
 
     evidence: np.ndarray  # (comparisons, values)
+    outside: np.ndarray  # (comparisons,) how far frames are beyond each other
+    more: np.ndarray  # (comparisons,) odds that a copy must have above those of others
     same: np.ndarray  # (comparisons,) whether both come from one photograph
     names: list[tuple[str, str]]  # of each comparison
     copies: list[tuple[str, str, str]]  # copy, original, kind
@@ -101,7 +104,7 @@ def collect(
         chosen = sorted(set(duplicates.candidate_pairs(opened, by_digest)))
         pictures = {digest: read_picture(data / own[0].name) for digest, own in by_digest.items()}
         source = {copy: own for copy, own, _ in pairs}
-        values, same, names, compared = [], [], [], set()
+        values, outside, more, same, names, compared = [], [], [], [], [], set()
         count = screen.count("comparing", len(chosen))
         for pair in chosen:
             one, other = (pictures[digest] for digest in pair)
@@ -112,17 +115,20 @@ def collect(
             for laid, _ in comparisons(one, other):
                 if can_be_copy(one, other, laid) and laid.flat <= FLAT:
                     values.append(evidence(laid))
+                    outside.append(laid.outside)
+                    more.append(least_odds(one, other, laid) - SURE)
                     same.append(source.get(first, first) == source.get(second, second))
                     names.append((first, second))
             count(1)
     share = float(np.mean([(copy, own) in compared for copy, own, _ in pairs]))
     files = {f"{number:05d}": str(path.relative_to(folder)) for number, path in enumerate([*changed, *rest])}
-    return Compared(np.array(values), np.array(same), names, pairs, share, files)
+    arrays = dict(zip(ARRAYS, map(np.array, (values, outside, more, same)), strict=True))
+    return Compared(**arrays, names=names, copies=pairs, candidates=share, files=files)
 
 
 def _code() -> str:
-    """A digest of the code that compares; the rule itself is no part of it."""
-    names = ("comparison", "local_features", "duplicates", "candidates", "verification")
+    """A digest of the code that compares."""
+    names = ("comparison", "local_features", "relations", "duplicates", "candidates")
     files = [Path(duplicates.__file__).with_name(f"{name}.py") for name in names]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
@@ -132,11 +138,11 @@ def kept(file: Path, how: dict[str, Any], compare: Callable[[], Compared]) -> Co
     if file.is_file():
         stored = json.loads(file.read_text())
         if stored.pop("how") == how:
-            stored |= {"evidence": np.array(stored["evidence"]), "same": np.array(stored["same"])}
+            stored |= {name: np.array(stored[name]) for name in ARRAYS}
             stored |= {name: [tuple(own) for own in stored[name]] for name in ("names", "copies")}
             return Compared(**stored)
     found = compare()
-    stored = found._asdict() | {"evidence": found.evidence.tolist(), "same": found.same.tolist()}
+    stored = found._asdict() | {name: getattr(found, name).tolist() for name in ARRAYS}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(stored | {"how": how}))
     return found
@@ -180,7 +186,7 @@ def judge(own: Compared, bias: float, weights: np.ndarray, threshold: float) -> 
         return name
 
     wrong = set()
-    for place in np.flatnonzero(bias + own.evidence @ weights > threshold):
+    for place in np.flatnonzero(bias + own.evidence @ weights > threshold + own.more):
         first, second = own.names[place]
         group[head(second)] = head(first)
         if not own.same[place]:
@@ -236,7 +242,10 @@ def main() -> None:
         about = "the other sets" if name in chosen and others else "the sets"
         results = {str(limit): judge(own, *left, limit) for limit in THRESHOLDS}
         now = judge(own, BIAS, np.array(WEIGHTS), SURE)
-        rows.append({"set": name, "chosen_on": about, "candidates": own.candidates, "thresholds": results, "now": now})
+        accepted = own.outside[own.same & (BIAS + own.evidence @ np.array(WEIGHTS) > SURE)]
+        furthest = [round(float(np.quantile(accepted, part)), 2) for part in (0.9, 0.99, 1.0)] if len(accepted) else []
+        row = {"set": name, "chosen_on": about, "candidates": own.candidates, "thresholds": results, "now": now}
+        rows.append(row | {"outside": furthest})
         for title, shown in ((about, results[str(SURE)]), ("now", now)):
             numbers = [str(shown[key]) for key in ("recall", "precision", "wrong_pairs")]
             table.add_row(name, title, f"{own.candidates:.3f}", *numbers)

@@ -4,8 +4,9 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFilter
 
+from patchreorder.search import relations
 from patchreorder.search.local_features import Picture
 from patchreorder.search.relations import COPY, SIMILAR, Relation, relate
 
@@ -70,6 +71,21 @@ def test_frames_that_only_overlap_are_no_copies():
     assert related(first, second).words() == "another shot of the same scene"
     assert related(scene, first).is_copy
     assert related(scene, second).is_copy
+
+
+def test_a_frame_that_is_a_little_beyond_the_other_needs_more_proof(monkeypatch):
+    """As in a series of shots: one is rotated and nearer by a hundredth, and as sharp as a small photograph."""
+    scene = photograph(6, (240, 180))
+    nearer = scene.transform(scene.size, Image.Transform.AFFINE, (0.984, 0.014, 0.4, -0.014, 0.984, 2.2), 2)
+    second = encoded(nearer.filter(ImageFilter.GaussianBlur(1.0)), 20)
+    assert not related(scene, second).is_copy
+    monkeypatch.setattr(relations, "OUTSIDE", 9.0)
+    assert related(scene, second).is_copy
+
+
+def test_two_crops_that_differ_by_a_pixel_are_copies():
+    scene = photograph(6, (480, 360))
+    assert related(scene.crop((0, 0, 479, 360)), encoded(scene.crop((1, 0, 480, 360)), 90)).is_copy
 
 
 def test_rotated_within_its_frame():

@@ -48,6 +48,8 @@ class Comparison:
         drift, drift_high: how far windows are shifted against each other after alignment, in pixels: half of them, and
             nine tenths, by no more than this. Hardly in a copy; another shot has parallax and another perspective.
         bend: the same of large windows, nine tenths of them: noise has no shift there, another perspective has.
+        outside: how far the corners of the frame that lies in the other one are beyond it, in pixels of the picture
+            with less detail: hardly in a copy, as far as chance has it in another shot.
     """
 
     matrix: np.ndarray
@@ -67,6 +69,7 @@ class Comparison:
     drift: float = 0.0
     drift_high: float = 0.0
     bend: float = 0.0
+    outside: float = 0.0
 
 
 def compare(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison:
@@ -134,11 +137,23 @@ def _compared(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison
     back = share * size[0] * size[1] / (fine.grey.size * abs(float(np.linalg.det(warp[:, :2]))))
     shares = (share, min(back, 1.0)) if coarse is first else (min(back, 1.0), share)
     mask = cv2.erode(covered.astype(np.uint8), np.ones((EDGE, EDGE), np.uint8), borderType=cv2.BORDER_REPLICATE) > 0
-    nothing = Comparison(matrix=matrix, first=shares[0], second=shares[1])
+    outside = _outside(first.shape, second.shape, matrix)
+    nothing = Comparison(matrix=matrix, first=shares[0], second=shares[1], outside=outside)
     if mask.sum() < 300:
         return nothing
     laid = cv2.warpAffine(pixels, warp, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     return _judged(nothing, coarse.pixels, laid, mask)
+
+
+def _outside(first: tuple[int, int], second: tuple[int, int], matrix: np.ndarray) -> float:
+    """`outside` of two frames (width, height) and the map from the first to the second."""
+    found = []
+    for own, other, there in ((first, second, matrix), (second, first, inverse(matrix))):
+        width, height = (size - 1 for size in own)
+        corners = mapped(there, np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64))
+        beyond = np.maximum(-corners, corners - (np.array(other) - 1)).max()
+        found.append(float(beyond) / max(float(np.sqrt(abs(np.linalg.det(there[:, :2])))), 1.0))
+    return max(min(found), 0.0)
 
 
 def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndarray) -> Comparison:

@@ -18,6 +18,7 @@ from .local_features import SIDE, Picture, align, inverse, mapped, symmetries, w
 BIAS = -17.784
 WEIGHTS = (-0.302, -0.451, -0.372, 2.882, -0.771, -1.403, -1.212, 0.0, 0.741, -0.209)
 SURE = 1.0  # the least odds of a copy, as a logarithm
+CERTAIN = 7.0  # of one whose frame is not in the other: two crops of a photograph have 8 and more, other shots up to 6
 LEAST = 0.7  # the least median correlation of a copy
 DRAWN_AGREE, DRAWN_MEDIAN = 0.985, 0.88  # of a copy of a drawn image: the windows that agree, their median correlation
 LOCAL, OVERLAY = 2.0, 0.6  # see `_moved`
@@ -26,6 +27,7 @@ FLAT = 0.75  # above it, images are drawn (screenshots, text, charts): they diff
 DETAIL = 1600  # pixels of the long side at which drawn images are compared
 CHANGED = 25.0  # the largest difference of a copy of a drawn image, of 255
 OVERLAP = 0.5  # the least share of one of the frames in the other
+OUTSIDE = 0.6  # pixels that corners of a frame may be beyond the other one: of nearly all copies they are 0.4 at most
 CONTAINED = 0.993  # the share of a frame that lies in the other one; camera shots of one thing overlap, copies contain
 PLAIN, FILLED = 24, 10  # levels, of 255, that the colours of a border differ by; of one that stands for a frame
 BORDER = 0.995  # the share of pixels of a border that have its colour
@@ -203,7 +205,13 @@ def is_copy(first: Picture, second: Picture, found: Comparison) -> bool:
         return False
     if found.flat > FLAT:
         return found.agree >= DRAWN_AGREE and found.median >= DRAWN_MEDIAN
-    return BIAS + sum(weight * own for weight, own in zip(WEIGHTS, evidence(found), strict=True)) > SURE
+    odds = BIAS + sum(weight * own for weight, own in zip(WEIGHTS, evidence(found), strict=True))
+    return odds > least_odds(first, second, found)
+
+
+def least_odds(first: Picture, second: Picture, found: Comparison) -> float:
+    """The odds that a copy must have, as a logarithm: more if a corner of either frame is beyond the other one."""
+    return SURE if found.outside <= OUTSIDE or _bordered(first, second, found) else CERTAIN
 
 
 def can_be_copy(first: Picture, second: Picture, found: Comparison) -> bool:
@@ -212,10 +220,13 @@ def can_be_copy(first: Picture, second: Picture, found: Comparison) -> bool:
         return False
     if _moved(found):
         return False
-    return (
-        max(found.first, found.second) >= CONTAINED
-        or (found.first < WHOLE and _plain_outside(first, second, found.matrix, spread=FILLED))
-        or (found.second < WHOLE and _plain_outside(second, first, inverse(found.matrix), spread=FILLED))
+    return max(found.first, found.second) >= CONTAINED or _bordered(first, second, found)
+
+
+def _bordered(first: Picture, second: Picture, found: Comparison) -> bool:
+    """Whether what one of the frames has beyond the other is a border."""
+    return (found.first < WHOLE and _plain_outside(first, second, found.matrix, spread=FILLED)) or (
+        found.second < WHOLE and _plain_outside(second, first, inverse(found.matrix), spread=FILLED)
     )
 
 

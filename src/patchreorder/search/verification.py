@@ -10,10 +10,12 @@ import contextlib
 import json
 import os
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
+
+import torch
 
 from patchreorder.data.images import decode, upright_size
 from patchreorder.data.loader import parallel_map
@@ -24,7 +26,7 @@ from .images import Box, part_of
 from .local_features import SIDE, Picture, need_opencv
 from .relations import COPY, DETAIL, FLAT, SIMILAR, Relation, relate, same_drawing
 
-FORMAT = 9  # raise it when relations change
+FORMAT = 10  # raise it when relations change
 FILE = ".relations.jsonl"  # in the folder of the index
 TOGETHER = 256  # pairs that a worker gets at a time, at most
 KEPT = 800  # pictures that a worker keeps in memory, 0.4 MB each
@@ -54,10 +56,11 @@ class Comparer:
 
     def __call__(self, pairs: Sequence[Pair]) -> list[tuple[Pair, Relation | None]]:
         found = []
-        for pair in pairs:
-            first, second = map(self._picture, pair)
-            relation = None if first is None or second is None else relate(first, second)
-            found.append((pair, None if relation is None else self._in_detail(pair, relation)))
+        with _one_thread():
+            for pair in pairs:
+                first, second = map(self._picture, pair)
+                relation = None if first is None or second is None else relate(first, second)
+                found.append((pair, None if relation is None else self._in_detail(pair, relation)))
         return found
 
     def _in_detail(self, pair: Pair, relation: Relation) -> Relation:
@@ -75,6 +78,17 @@ class Comparer:
                 self.kept.popitem(last=False)
         self.kept.move_to_end(digest)
         return self.kept[digest]
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread, as workers do: products of two images' features are too small to be shared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def verify_pairs(

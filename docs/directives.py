@@ -126,7 +126,8 @@ def rates(recipe: str, setting: str, split: str = "test") -> str:
     rows = []
     for row in shown.rows:
         cells = [shown.cell(row, column) for column in shown.columns]
-        rows.append([row.title, *(_rate(cell.results) for cell in cells)])
+        if any(cell.results for cell in cells):
+            rows.append([row.title, *(_rate(cell.results) for cell in cells)])
     made = f"`{shown.command}`, [rows](DATA/{recipe}.jsonl)\n{{: .caption }}"
     return f"{_sheet(['network', *(column.title for column in shown.columns)], rows)}\n\n{made}"
 

@@ -25,3 +25,14 @@ def test_a_pipe_is_wide(monkeypatch):
     assert open_console().width == 160
     monkeypatch.setenv("COLUMNS", "70")
     assert open_console().width == 70
+
+
+def test_forced_colours_bring_no_boxes_into_a_pipe(monkeypatch, capsys):
+    table = Table("file", "distance")
+    table.add_row("[red]a.jpg[/]", "0.1")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    open_console().print(table)
+    printed = capsys.readouterr().out
+    assert "┃" not in printed
+    assert "\x1b[31m" in printed

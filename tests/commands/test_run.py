@@ -158,7 +158,7 @@ def test_control_c_after_the_training_says_how_to_go_on(tmp_path, capsys, monkey
 
 @pytest.mark.parametrize("end", ["finished", "stopped", "failed", "resumed at its end"])
 def test_however_a_run_ends_the_terminal_has_its_cursor_again(tmp_path, capsys, monkeypatch, end):
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     real = classification.train
 

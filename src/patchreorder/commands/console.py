@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import sys
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -23,8 +24,10 @@ class PlainInPipes(Console):
 
 
 def open_console(*, stderr: bool = False) -> Console:
-    """A console for a command."""
-    console = PlainInPipes(highlight=False, stderr=stderr)
+    """A console for a command. FORCE_COLOR brings colours into a pipe, but no boxes and no progress bars."""
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    colours: Literal["standard", "auto"] = "standard" if os.environ.get("FORCE_COLOR") and not terminal else "auto"
+    console = PlainInPipes(highlight=False, stderr=stderr, force_terminal=terminal, color_system=colours)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH_OF_A_PIPE
     return console

@@ -297,6 +297,38 @@ def speed_stores() -> str:
     return _sheet(heads, rows) + f"\n\n{count(found['vectors'])} vectors. {_made('stores', '--threads 1')}"
 
 
+def speed_duplicates() -> str:
+    """Recall and precision of groups of copies, on every set that was measured, and processor time."""
+    rows = [
+        [
+            name,
+            f"`{row['method']}`",
+            count(own["images"]),
+            count(own["copies"]),
+            "" if row["recall"] is None else f"{row['recall']:.3f}",
+            f"{row['precision']:.4f}",
+            ", ".join(f"{seconds:.0f}" for seconds in row["seconds"].values()),
+        ]
+        for name, own in _benchmark("duplicates")["sets"].items()
+        for row in own["rows"]
+    ]
+    heads = ["set", "method", "photographs", "copies", "recall", "precision", "seconds"]
+    about = "[options, kinds of change, machines](DATA/benchmark_duplicates.json)"
+    made = f"`python benchmarks/duplicates.py --help`, {about}"
+    return f"{_sheet(heads, rows, texts=2)}\n\n{made}\n{{: .caption }}"
+
+
+def speed_pose_descriptors() -> str:
+    """How many copies have their original among the ten nearest, and the time over that of one view."""
+    found = _benchmark("pose_descriptors")
+    rows = [
+        [row["form"], *(count(row["found"][name]) for name in found["sets"]), f"{row['time']:.1f}"]
+        for row in found["rows"]
+    ]
+    heads = ["form", *(f"{name}, of {own['copies']}" for name, own in found["sets"].items()), "time"]
+    return _sheet(heads, rows) + f"\n\n{_made('pose_descriptors', '--set NAME=FOLDER ...')}"
+
+
 def _sheet(heads: list[str], rows: list[list[str]], *, texts: int = 1) -> str:
     """A table; cells between backticks are code."""
     text = render_sheet(Sheet("", heads, rows, texts=texts))

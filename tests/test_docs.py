@@ -225,6 +225,10 @@ def test_the_readmes_numbers_of_tools_are_those_of_the_committed_rows():
     means = [f"{table.cells[row, 'any'].mean:.1f}" for row in ("fit", "plain", "plain_copies")]
     assert re.findall(r"(\d+\.\d) %", shown) == means
     assert "15 photographs of each class" in table.about
+    own = json.loads((RESULTS / "benchmark_duplicates.json").read_text())["sets"]["ukbench"]
+    ours = own["rows"][0]
+    assert (ours["method"], ours["wrong_pairs"]) == ("patchreorder", 0)
+    assert f"{round(ours['recall'] * own['copies']):,} of {own['copies']:,}, and nothing else" in shown
 
 
 def test_the_readme_is_one_page():

@@ -82,16 +82,6 @@ def test_the_backbones_have_the_numbers_of_their_benchmark():
         assert f"| {' | '.join(cells)} |" in text
 
 
-def test_duplicates_have_the_numbers_of_their_benchmark():
-    text = (DOCS / "duplicates.md").read_text(encoding="utf-8")
-    facts = json.loads((RESULTS / "benchmark_duplicates.json").read_text(encoding="utf-8"))
-    for name, about in facts["sets"].items():
-        for row in about["rows"]:
-            recall = "" if row["recall"] is None else f"{row['recall']:.3f}"
-            seconds = ", ".join(f"{value:.0f}" for value in row["seconds"].values())
-            assert f"| {name} | {row['method']} | {recall} | {row['precision']:.4f} | {seconds} |" in text, (name, row)
-
-
 def codes(page: Path) -> list[str]:
     """The inline code of a page and the lines of its shell blocks, in their order, without comments."""
     text = re.sub(r"^```python\n.*?^```\n", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

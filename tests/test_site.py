@@ -76,8 +76,6 @@ def test_directives():
     assert re.search(rf"\| CNN \|.*\| {right:.1f} \(\d\d\.\d to \d\d\.\d\) \|", rates)
     joined = directives.speed("duplicates")
     assert re.search(r"\| ukbench \| `phash` \| 500 \| 2,500 \| 0\.\d{3} \| 0\.\d{4} \|", joined)
-        r"\| ukbench \| `phash` \| 500 \| 2,500 \| 0\.\d{3} \| 0\.\d{4} \|", directives.speed("duplicates")
-    )
     assert re.search(r"\| one view at 224 \|( \d+ \|)+ 1\.0 \|", directives.speed("pose_descriptors"))
     text = directives.fill('x {{ figure("upright.svg", "Errors") }} y', data="../data/")
     assert text == "x ![Errors](../data/upright.svg) y"

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from patchreorder.classifier import finetune
+from patchreorder.classifier.finetune import relit
 from patchreorder.classifier.fit import FitOptions, fit
 from patchreorder.engine import checkpoint
 from patchreorder.engine.progress import SILENT, Screen
@@ -134,6 +135,18 @@ def test_single_photographs_are_too_few(tmp_path):
     write_photographs(data / "val", count=2)
     with pytest.raises(ValueError, match=r"finetune \(1\) needs a class with two or more training photographs"):
         run(data, tmp_path / "out", 1)
+
+
+def test_another_light_changes_colours_and_keeps_what_is_shown():
+    pixels = np.random.default_rng(0).integers(60, 190, (1, 24, 24, 3), np.uint8)
+    lit = [relit(pixels, np.random.default_rng(seed)) for seed in range(20)]
+    assert np.array_equal(lit[0], relit(pixels, np.random.default_rng(0)))
+    means = np.array([own.mean((0, 1, 2)) for own in lit])
+    assert means.mean(1).std() > 10  # some are brighter
+    assert (means[:, 0] / means[:, 2]).std() > 0.05  # some are redder
+    for own in lit:
+        assert own.dtype == np.uint8
+        assert np.corrcoef(own.mean(3).ravel(), pixels.mean(3).ravel())[0, 1] > 0.9
 
 
 def test_epochs_out_of_range_are_refused(stripes, tmp_path):

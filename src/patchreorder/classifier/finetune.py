@@ -23,18 +23,19 @@ from patchreorder.models.familiarity import Familiarity
 from patchreorder.models.photo_classifier import PhotoClassifier
 from patchreorder.models.saved import save_classifier
 
-from .choose import posed
+from .choose import folds_of, posed
 from .choose import train as train_head
 from .evaluate import difference
 from .fit import FitOptions, Fitted, Part, set_head, test_report, verdict, with_report
 from .head import Head, temperature
-from .photographs import Cropper, Crops, SamePoses, Shown, crops, held_out, sweep_poses, training_poses
+from .photographs import Cropper, Crops, SamePoses, Shown, crops, sweep_poses, training_poses
 from .refusal import Refusal, keeping
 
 BATCH, RATE, DECAY = 32, 0.01, 1e-4
 CLIP = 1.0  # of the gradient's norm: the head's large weights would send steps through the backbone that destroy it
-HELD_OUT = 0.1  # of the training photographs: they decide whether the result is kept, and calibrate it
+FOLDS = 10  # one of them, in which look-alikes stay together, decides whether the result is kept, and calibrates it
 VARIED = 0.25  # zoom of training poses, at least
+LIGHT, COLOUR, CONTRAST, SATURATION = 0.2, 0.12, 0.3, 0.5  # of training photographs, see `relit`
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,34 @@ class PosedPhotographs:
             own: [Shown(self.same.draw(1, (self.seed, epoch + 1, own))[0])] for own in wanted
         }
         cropper = Cropper(self.part.photographs, shown, self.size, self.short)  # type: ignore[arg-type]
-        images = torch.from_numpy(np.concatenate([_pixels(cropper(self.part.features.kept[row])) for row in rows]))
-        return images.permute(0, 3, 1, 2), self.part.labels[rows]
+        found = []
+        for row in rows:
+            own = self.part.features.kept[row]
+            found.append(relit(_pixels(cropper(own)), np.random.default_rng([self.seed, epoch + 1, own, 1])))
+        return torch.from_numpy(np.concatenate(found)).permute(0, 3, 1, 2), self.part.labels[rows]
+
+
+def relit(pixels: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Pixels (..., 3), uint8, in another light: brighter or darker, of another colour, contrast and saturation.
+
+    Photographs of another day differ in this. A network that is trained further would learn the light of the training
+    photographs instead of the things.
+    """
+    gains = np.exp(LIGHT * random.standard_normal() + COLOUR * random.standard_normal(3))
+    contrast, saturation = (random.uniform(1 - most, 1 + most) for most in (CONTRAST, SATURATION))
+    values = pixels * gains.astype(np.float32)
+    middle = values.mean(dtype=np.float64).astype(np.float32)
+    values = middle + (values - middle) * np.float32(contrast)
+    grey = (values @ np.array([0.299, 0.587, 0.114], np.float32))[..., None]
+    return np.clip(np.rint(grey + (values - grey) * np.float32(saturation)), 0, 255).astype(np.uint8)
 
 
 def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, screen: Screen = SILENT) -> Fitted:
     """The classifier with all layers trained further; the one that was given if that is not better.
 
-    A tenth of the training photographs is held out: on it the trained network is compared with the frozen backbone
-    whose head did not see these photographs either. A run that is killed goes on from its checkpoint in `out`, whose
-    name has a digest of the photographs and of everything that the training depends on.
+    A tenth of the training photographs, with look-alikes together, is held out: on it the trained network is compared
+    with the frozen backbone whose head did not see these photographs either. A run that is killed goes on from its
+    checkpoint in `out`, whose name has a digest of the photographs and of everything that the training depends on.
 
     Raises:
         ValueError: epochs is out of range, or there are too few photographs.
@@ -77,7 +96,8 @@ def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, 
     if not 0 < epochs <= 1000:
         raise ValueError(f"finetune ({epochs}) must be more than 0 and at most 1000 epochs")
     known, facts = fitted.known, fitted.facts
-    held = sorted(held_out(known.names, known.labels, fraction=HELD_OUT))
+    folds = folds_of(known.features, known.labels, fitted.chosen.candidate.blocks[-1], count=FOLDS)
+    held = (folds == 0).nonzero()[:, 0].tolist()
     if not held:
         raise ValueError(f"finetune ({epochs:g}) needs a class with two or more training photographs: add some")
     rest = sorted(set(range(len(known.labels))) - set(held))
@@ -141,6 +161,7 @@ def _checkpoint(out: Path, fitted: Fitted, dataset: PosedPhotographs, training: 
         "photographs": [known.features.digests, known.names, known.labels.tolist(), dataset.rows],
         "poses": [asdict(dataset.same), dataset.size, dataset.short, dataset.seed],
         "training": asdict(training),
+        "light": [LIGHT, COLOUR, CONTRAST, SATURATION],
         "start": [checkpoint.fingerprint(backbone), chosen.candidate, chosen.copies, chosen.strength],
     }
     file = out / f"finetune-{digest(facts)}.safetensors"

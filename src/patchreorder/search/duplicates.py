@@ -19,7 +19,7 @@ from .relations import COPY, IDENTICAL, SIMILAR, WHOLE, Relation
 from .verification import Pair, verify_pairs
 
 NEIGHBOURS = 32  # candidates of each image, at most
-FEWEST, NEAR = 8, 0.7  # so many always, and more only up to this distance: most copies are nearer in crowded folders
+FEWEST, NEAR = 24, 0.7  # so many always, and more only up to this distance: most copies are nearer in crowded folders
 ALIKE = 0.55  # the distance up to which two images look alike: that of nine tenths of UK-Bench's views of one thing
 SAME_HASH = 12  # images of one perceptual hash that are all compared with each other
 

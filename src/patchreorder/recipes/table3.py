@@ -18,7 +18,7 @@ The paper's table, for 2,550 groups and networks trained on ImageNet:
 Here a network and a layer make a row, and the columns are views: as they are (Ori, the paper's), all rotated (R), all
 shifted (T), and mixed: of each group one rotated, one shifted, two as they are. Features are square-rooted, with their
 sign, and brought to unit length; the distance is Euclidean, the search exact. A score of fewer groups is higher, for
-there are fewer wrong images to find: numbers of 250 groups cannot be compared with the paper's.
+there are fewer wrong images to find: numbers of 500 groups cannot be compared with the paper's.
 
 `short` pools the feature maps of a trained network, of its last layer or of several, with no further training; each row
 is compared with global averages. `draws` repeats R, T and mixed with other rotations and shifts for the main rows: one

@@ -6,8 +6,8 @@
 
 `generated` gives every training digit one pose for the whole training, as a set of photographs has it; `drawn` draws
 poses anew in every epoch. A seed draws the digits, their poses and the weights; every row of a seed gets the same
-digits. All networks are trained for the same number of steps, none with an augmentation. The learning rate of each row
-is the best of three on validation digits (results/trials). The paper gives no numbers for this.
+digits. All networks are trained for the same number of steps, none with an augmentation, and have one learning rate:
+trials of others on validation digits (results/trials) are not complete. The paper gives no numbers for this.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@
 {{ gap("table1", "short", "st_cnn", "cnn", "R") }}   0.32 fewer (0.14 to 0.51)
 {{ rates("imagenet_today", "short") }}               the table with the 95 % interval of every cell
 {{ paper("table2", "cnn", "R") }}                    36.6
+{{ worth("few", "generated", "cnn") }}               how many times as many images another row needs for the same error
 {{ figure("upright.svg", "Error against angle") }}
 {{ speed("operator") }}
 """
@@ -15,8 +16,9 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from typing import Any
 from patchreorder import recipes, report
 from patchreorder.files import write_whole
 from patchreorder.laboratory.rows import Result
+from patchreorder.metrics.learning_curve import images_for
 from patchreorder.metrics.rate import rate
 from patchreorder.report.comparison import compare
 from patchreorder.report.folder import load
@@ -145,6 +148,40 @@ def _rate(results: Sequence[Result]) -> str:
 def paper(recipe: str, row: str, column: str) -> str:
     """The paper's number in a cell."""
     return number(recipes.load(recipe).paper[row][column], 1)
+
+
+def worth(recipe: str, setting: str, than: str) -> str:
+    """How many times as many training images the row `than` needs for the errors of the others, for each number."""
+    shown = find(recipe, setting)
+    counts: dict[str, list[int]] = {}
+    for column in shown.columns:
+        counts.setdefault(column.name[0], []).append(int(column.name[1:]))
+    names = shown.recipe.figure["panels"]
+    parts = []
+    for letter, own in counts.items():
+        curves = {
+            row.title: {
+                n: cell.mean
+                for n in own
+                if (cell := shown.cells.get((row.name, f"{letter}{n}"))) and cell.mean is not None
+            }
+            for row in shown.rows
+        }
+        against = curves.pop(next(row.title for row in shown.rows if row.name == than))
+        rows = [
+            [title, *(_times(curve[n], n, against) if n in curve else "" for n in own)]
+            for title, curve in curves.items()
+            if curve
+        ]
+        parts.append(_sheet([str(names[letter]), *(f"{n:,}" for n in own)], rows))
+    return "\n\n".join(parts)
+
+
+def _times(error: float, n: int, curve: Mapping[int, float]) -> str:
+    needed = images_for(error, curve)
+    if not needed:
+        return f"below {min(curve) / n:.2g}"
+    return f"{needed / n:.2g}" if math.isfinite(needed) else f"over {max(curve) / n:.2g}"
 
 
 def gap(recipe: str, setting: str, first: str, second: str, column: str, split: str = "test") -> str:
@@ -350,5 +387,5 @@ def speed(name: str) -> str:
 
 DIRECTIVES: dict[str, Callable[..., str]] = {
     "table": table, "pairs": pairs, "value": value, "gap": gap, "figure": figure, "speed": speed, "rates": rates,
-    "paper": paper,
+    "paper": paper, "worth": worth,
 }  # fmt: skip

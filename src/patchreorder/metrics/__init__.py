@@ -9,4 +9,5 @@ order        stability of a reordering layer's order
 redundancy   cosines of weights (the paper's Fig. 2)
 propagation  shift of feature maps (the paper's Fig. 1)
 retrieval    the NS-score of UK-Bench
+learning_curve  how many training images an error takes
 """

@@ -33,7 +33,7 @@ from patchreorder import recipes
 from patchreorder.data.generated import generate_tiny_images
 from patchreorder.engine.batches import channels_last, model_input
 from patchreorder.engine.memory import keep_freed_memory
-from patchreorder.engine.optimiser import sgd
+from patchreorder.engine.optimiser import create_optimiser
 from patchreorder.engine.options import Training
 from patchreorder.engine.train import train
 from patchreorder.laboratory import provenance
@@ -124,7 +124,7 @@ def steps(rounds: int) -> dict[str, dict[str, float]]:
 
 def step_of(model: nn.Module) -> Callable[[], object]:
     model = channels_last(model).train()
-    optimiser = sgd(model, TRAINING)
+    optimiser = create_optimiser(model, TRAINING)
     images, labels = batch()
 
     def step() -> None:

@@ -12,6 +12,7 @@ from patchreorder.classifier.finetune import relit
 from patchreorder.classifier.fit import FitOptions, fit
 from patchreorder.engine import checkpoint
 from patchreorder.engine.progress import SILENT, Screen
+from patchreorder.models.backbones import truncated
 from tests.classifier.photographs import write_photographs
 
 pytestmark = pytest.mark.usefixtures("small_backbone")
@@ -96,6 +97,30 @@ def test_a_checkpoint_of_other_photographs_or_options_is_not_resumed(changed, st
     resumed = run(stripes, tmp_path / "out", epochs, seed=seed)
     assert equal(resumed, run(stripes, tmp_path / "fresh", epochs, seed=seed))
     assert len(list((tmp_path / "out").glob("finetune-*.safetensors"))) == 1
+
+
+@pytest.mark.usefixtures("better")
+def test_early_layers_stay_and_the_weights_are_the_mean_of_before_and_after(stripes, tmp_path, monkeypatch):
+    trained = []
+
+    def spied(model, *rest, **options):
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        done = train(model, *rest, **options)
+        trained.append((before, {name: value.clone() for name, value in model.state_dict().items()}))
+        return done
+
+    train = finetune.train
+    monkeypatch.setattr(finetune, "train", spied)
+    made = run(stripes, tmp_path / "out", 1)
+    ((before, after),) = trained
+    saved = made.network.features.state_dict()
+    for name, value in saved.items():
+        name = f"features.{name}"
+        assert torch.allclose(value, (before[name] + after[name]) / 2, atol=1e-7), name
+    early, _ = truncated("efficientnet_lite0", ["stage2"])
+    same = {name for name in saved if torch.equal(before[f"features.{name}"], after[f"features.{name}"])}
+    assert {f"backbone.{name}" for name, _ in early.named_parameters()} <= same
+    assert len(same) < len(saved) / 2
 
 
 def test_a_result_that_is_not_better_is_not_kept(stripes, tmp_path, monkeypatch):

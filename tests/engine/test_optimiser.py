@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from patchreorder.engine.optimiser import parameter_groups, set_rate, sgd
+from patchreorder.engine.optimiser import create_optimiser, parameter_groups, set_rate
 from patchreorder.engine.options import Training
 from tests.engine.toy import Frozen
 
 
 def rates(model, lr=1.0, **scales):
     """The learning rate of every trainable parameter."""
-    optimiser = sgd(model, Training(steps=1, scales=scales))
+    optimiser = create_optimiser(model, Training(steps=1, scales=scales))
     set_rate(optimiser, lr)
     found = {id(parameter): group["lr"] for group in optimiser.param_groups for parameter in group["params"]}
     return {name: found[id(p)] for name, p in model.named_parameters() if p.requires_grad}
@@ -58,6 +58,13 @@ def test_scales_that_match_no_parameter():
 
 
 def test_nesterov_needs_momentum():
-    assert sgd(model(), Training(steps=1)).defaults["nesterov"]
-    assert not sgd(model(), Training(steps=1, momentum=0.0)).defaults["nesterov"]
-    assert isinstance(sgd(model(), Training(steps=1)), torch.optim.SGD)
+    assert create_optimiser(model(), Training(steps=1)).defaults["nesterov"]
+    assert not create_optimiser(model(), Training(steps=1, momentum=0.0)).defaults["nesterov"]
+    assert isinstance(create_optimiser(model(), Training(steps=1)), torch.optim.SGD)
+
+
+def test_adamw_has_the_same_groups():
+    optimiser = create_optimiser(model(), Training(steps=1, optimiser="adamw", weight_decay=0.3, scales={"fc": 3.0}))
+    assert isinstance(optimiser, torch.optim.AdamW)
+    assert {group["scale"]: len(group["params"]) for group in optimiser.param_groups} == {1.0: 2, 3.0: 2}
+    assert all((group["betas"], group["weight_decay"]) == ((0.9, 0.999), 0.3) for group in optimiser.param_groups)

@@ -48,6 +48,7 @@ def test_number_of_updates():
         ({"steps": 1, "lr": math.nan}, "lr"),
         ({"steps": 1, "clip": 0.0}, "clip"),
         ({"steps": 1, "schedule": "cosine"}, "cosine"),
+        ({"steps": 1, "optimiser": "adam"}, "optimiser \\('adam'\\)"),
         ({"steps": 1, "warmup": 1.0}, "warmup"),
         ({"steps": 1, "momentum": -0.1}, "momentum"),
     ],

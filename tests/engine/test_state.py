@@ -25,6 +25,8 @@ KINDS = {
     "noisy": ("noisy", {"clip": 0.5, "weight_decay": 1e-3}),
     "amp": ("noisy", {"amp": True, "schedule": "step", "decay_every": 4}),
     "scaled": ("noisy", {"amp": True, "clip": 0.5}),  # float16 with loss scaling, as on older GPUs
+    "adamw": ("noisy", {"optimiser": "adamw", "lr": 0.01, "weight_decay": 0.05}),
+    "frozen adamw": ("frozen", {"optimiser": "adamw", "lr": 0.01}),
     "frozen": ("frozen", {"weight_decay": 1e-3}),
     "no momentum": ("noisy", {"momentum": 0.0}),
     "rare": ("noisy", {}),  # the loss is checked every third update, as on GPUs

@@ -19,6 +19,7 @@ from patchreorder.engine.options import Training
 from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.engine.train import train
 from patchreorder.files import digest
+from patchreorder.models.backbones import BACKBONES, truncated
 from patchreorder.models.familiarity import Familiarity
 from patchreorder.models.photo_classifier import PhotoClassifier
 from patchreorder.models.saved import save_classifier
@@ -31,8 +32,10 @@ from .head import Head, temperature
 from .photographs import Cropper, Crops, SamePoses, Shown, crops, sweep_poses, training_poses
 from .refusal import Refusal, keeping
 
-BATCH, RATE, DECAY = 32, 0.01, 1e-4
+BATCH, RATE, DECAY = 32, 3e-4, 0.05  # of AdamW: folded batch norms leave layers with gradients of very different sizes
 CLIP = 1.0  # of the gradient's norm: the head's large weights would send steps through the backbone that destroy it
+EARLY = 2  # named layers that stay as they are: they are general, and half of the time of a backward pass is theirs
+TRAINED = 0.5  # of the saved weights; the rest is the frozen backbone's, which knows more kinds of light (WiSE-FT)
 FOLDS = 10  # one of them, in which look-alikes stay together, decides whether the result is kept, and calibrates it
 VARIED = 0.25  # zoom of training poses, at least
 LIGHT, COLOUR, CONTRAST, SATURATION = 0.2, 0.12, 0.3, 0.5  # of training photographs, see `relit`
@@ -84,7 +87,10 @@ def relit(pixels: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, screen: Screen = SILENT) -> Fitted:
-    """The classifier with all layers trained further; the one that was given if that is not better.
+    """The classifier with its layers trained further; the one that was given if that is not better.
+
+    The first layers of our own backbones stay as they are. The weights that are saved are the mean of those before and
+    after the training (Wortsman et al., "Robust fine-tuning of zero-shot models", 2022).
 
     A tenth of the training photographs, with look-alikes together, is held out: on it the trained network is compared
     with the frozen backbone whose head did not see these photographs either. A run that is killed goes on from its
@@ -110,9 +116,11 @@ def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, 
     frozen = head(torch.cat([features.block(block)[held] for block in blocks], 2))  # it did not see these either
     heat = temperature(frozen.flatten(0, 1), known.labels[held].repeat_interleave(frozen.shape[1]))
     set_head(network, head, heat)
-    training = Training(epochs=epochs, batch=batch, lr=RATE, weight_decay=DECAY, clip=CLIP, scales={"head": 10.0})
-    network.requires_grad_(True)
-    screen.say(f"training all layers on {len(rest)} photographs for {epochs:g} epochs")
+    rate: dict[str, Any] = {"optimiser": "adamw", "lr": RATE, "weight_decay": DECAY, "scales": {"head": 10.0}}
+    training = Training(epochs=epochs, batch=batch, clip=CLIP, **rate)
+    start = {name: value.clone() for name, value in network.state_dict().items()}
+    set_trainable(network, facts.backbone)
+    screen.say(f"training on {len(rest)} photographs for {epochs:g} epochs")
     train(
         network,
         dataset,
@@ -122,6 +130,8 @@ def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, 
         callback=screen.training("fine-tuning"),
     )
     channels_last(network.requires_grad_(False).eval())
+    for name, value in network.state_dict().items():
+        value.lerp_(start[name], 1 - TRAINED)
     shown = training_poses(len(known.photographs), options.same, copies=frozen.shape[1] - 1, seed=options.seed)
     own = [known.features.kept[row] for row in held]
     logits, _ = network_logits(
@@ -153,6 +163,15 @@ def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, 
     return replace(fitted, network=network, facts=facts, report=report)
 
 
+def set_trainable(network: PhotoClassifier, backbone: str) -> None:
+    """Let all parameters be trained but those up to the second named layer of a backbone of ours."""
+    network.requires_grad_(True)
+    if len(known := list(BACKBONES[backbone].layers) if backbone in BACKBONES else []) > EARLY:
+        early, _ = truncated(backbone, known[EARLY - 1 : EARLY])
+        for name, _ in early.named_parameters():
+            network.features.backbone.get_parameter(name).requires_grad_(False)
+
+
 def _checkpoint(out: Path, fitted: Fitted, dataset: PosedPhotographs, training: Training) -> Path:
     """The file of this training; those of other photographs or options are removed."""
     known, chosen = fitted.known, fitted.chosen
@@ -160,7 +179,7 @@ def _checkpoint(out: Path, fitted: Fitted, dataset: PosedPhotographs, training: 
     facts = {
         "photographs": [known.features.digests, known.names, known.labels.tolist(), dataset.rows],
         "poses": [asdict(dataset.same), dataset.size, dataset.short, dataset.seed],
-        "training": asdict(training),
+        "training": [asdict(training), EARLY],
         "light": [LIGHT, COLOUR, CONTRAST, SATURATION],
         "start": [checkpoint.fingerprint(backbone), chosen.candidate, chosen.copies, chosen.strength],
     }

@@ -53,7 +53,7 @@ def fit(
         flips: mirrored photographs mean the same thing.
         shifts: photographs shifted by up to so much of their sides mean the same thing.
         zoom: photographs scaled up or down by up to this fraction mean the same thing.
-        finetune: train the whole network for so many epochs afterwards; it is kept only if it is better.
+        finetune: train the network for so many epochs afterwards, such as 10; it is kept only if it is better.
         test: the fraction of photographs for the test, if there is no val/.
         size: pixels a side of the images; larger shows finer detail and takes longer.
         copies: posed copies of each photograph to learn from; 4 by default, fewer above 10,000 photographs.

@@ -1,4 +1,4 @@
-"""The optimiser of a run: SGD with learning rates per parameter, in half precision if asked for."""
+"""The optimiser of a run, with learning rates per parameter, in half precision if asked for."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from torch import nn
 from .options import Training
 
 
-def sgd(model: nn.Module, training: Training) -> torch.optim.SGD:
-    """SGD with one group of parameters for each factor of the learning rate."""
-    return torch.optim.SGD(
-        parameter_groups(model, training),
-        lr=training.lr,
-        momentum=training.momentum,
-        nesterov=training.nesterov and training.momentum > 0,
-        weight_decay=training.weight_decay,
-    )
+def create_optimiser(model: nn.Module, training: Training) -> torch.optim.Optimizer:
+    """The optimiser of these options, with one group of parameters for each factor of the learning rate."""
+    groups, momentum, decay = parameter_groups(model, training), training.momentum, training.weight_decay
+    if training.optimiser == "adamw":
+        return torch.optim.AdamW(groups, lr=training.lr, betas=(momentum, 0.999), weight_decay=decay)
+    nesterov = training.nesterov and momentum > 0
+    return torch.optim.SGD(groups, lr=training.lr, momentum=momentum, nesterov=nesterov, weight_decay=decay)
 
 
 def parameter_groups(model: nn.Module, training: Training) -> list[dict[str, Any]]:

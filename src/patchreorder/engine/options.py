@@ -10,13 +10,15 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Options of SGD with one of two learning rate schedules.
+    """Options of an optimiser with one of two learning rate schedules.
 
     Args:
         steps: the number of updates; or `epochs`.
         epochs: the number of epochs, may be a fraction; an epoch leaves out images that do not fill a batch.
         batch: images per update, over all processes together.
         lr: the initial (`step`) or peak (`one-cycle`) learning rate.
+        optimiser: `sgd`, or `adamw`, which suits networks whose layers have gradients of very different sizes.
+        momentum: of SGD; of AdamW the decay of the mean gradient.
         schedule: `step` divides the rate by 10 every `decay_every` updates; `one-cycle` rises linearly during the
             fraction `warmup` of the updates and falls to 0 along a cosine.
         clip: the maximum norm of the gradient over all parameters.
@@ -29,6 +31,7 @@ class Training:
     epochs: float | None = None
     batch: int = 128
     lr: float = 0.07
+    optimiser: Literal["sgd", "adamw"] = "sgd"
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 0.0
@@ -50,6 +53,8 @@ class Training:
             value = getattr(self, name)
             if value is not None and not isinstance(value, int):
                 raise ValueError(f"{name} ({value}) must be an integer")
+        if self.optimiser not in ("sgd", "adamw"):
+            raise ValueError(f"optimiser ({self.optimiser!r}) must be sgd or adamw")
         if self.schedule not in ("one-cycle", "step"):
             raise ValueError(f"schedule ({self.schedule!r}) must be one-cycle or step")
         for name in ("warmup", "momentum"):

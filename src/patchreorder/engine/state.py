@@ -15,13 +15,15 @@ from patchreorder.files import remove_abandoned
 from . import checkpoint
 from .distributed import World
 
+BUFFERS = {"momentum": "momentum_buffer", "mean": "exp_avg", "square": "exp_avg_sq", "updates": "step"}  # of optimisers
+
 
 class NotFinite(ValueError):
     """The loss or a weight is NaN or infinite."""
 
 
 class State:
-    """Weights, momentum and counters of a run.
+    """Weights, buffers of the optimiser and counters of a run.
 
     Args:
         model: on the world's device.
@@ -56,12 +58,13 @@ class State:
     def tensors(self) -> dict[str, Tensor]:
         """By the names they have in the checkpoint."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        momentum = {
-            f"momentum.{names[id(parameter)]}": values["momentum_buffer"]
+        buffers = {
+            f"{own}.{names[id(parameter)]}": values[buffer]
             for parameter, values in self.optimiser.state.items()
-            if values.get("momentum_buffer") is not None
+            for own, buffer in BUFFERS.items()
+            if values.get(buffer) is not None
         }
-        return {f"model.{name}": value for name, value in self.model.state_dict().items()} | momentum
+        return {f"model.{name}": value for name, value in self.model.state_dict().items()} | buffers
 
     def total_cpu_seconds(self) -> float:
         """Over all processes."""
@@ -115,17 +118,19 @@ class State:
                     f"{name} is {here}, but was {state[name]} when {self.file} was saved: results may differ in bits",
                     stacklevel=3,
                 )
-        momentum = {  # frozen and unused parameters have none
-            f"momentum.{name}": (parameter, torch.empty_like(parameter, requires_grad=False))
+        buffers = {  # frozen and unused parameters have none
+            f"{own}.{name}": (parameter, torch.zeros(()) if own == "updates" else torch.zeros_like(parameter))
             for name, parameter in self.model.named_parameters()
-            if f"momentum.{name}" in tensors
+            for own in BUFFERS
+            if f"{own}.{name}" in tensors
         }
         try:
-            checkpoint.copy_into(self.tensors() | {name: buffer for name, (_, buffer) in momentum.items()}, tensors)
+            own = {name: buffer.requires_grad_(False) for name, (_, buffer) in buffers.items()}
+            checkpoint.copy_into(self.tensors() | own, tensors)
         except ValueError as error:
             raise ValueError(f"{self.file} is the checkpoint of {error}; remove it or choose another folder") from None
-        for parameter, buffer in momentum.values():
-            self.optimiser.state[parameter]["momentum_buffer"] = buffer
+        for name, (parameter, buffer) in buffers.items():
+            self.optimiser.state[parameter][BUFFERS[name.partition(".")[0]]] = buffer
         if state["scaler"] and self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
         self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]

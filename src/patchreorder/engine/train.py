@@ -24,7 +24,7 @@ from patchreorder.files import differing, digest
 
 from .batches import Dataset, channels_last, epoch_order, model_input
 from .distributed import ALONE, World
-from .optimiser import half_precision, set_rate, sgd
+from .optimiser import create_optimiser, half_precision, set_rate
 from .options import Training
 from .signals import stop_requests
 from .state import NotFinite, State
@@ -116,7 +116,7 @@ class _Run:
             )
         self.data, self.training, self.seed, self.world, self.accumulate = data, training, seed, world, accumulate
         self.total, self.per_epoch = training.total(len(data)), training.per_epoch(len(data))
-        self.model, self.optimiser = channels_last(model), sgd(model, training)
+        self.model, self.optimiser = channels_last(model), create_optimiser(model, training)
         self.precision = half_precision(world.device) if training.amp else None
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=self.precision is torch.float16)
         self.state = State(

@@ -83,9 +83,7 @@ ROWS = (
         options={"views": 8},
         columns=("Ori", "R", "T"),
     ),
-    Row(
-        "fit_tuned", "fit, fine-tuned", "all layers trained further (`--finetune 30`)", "fit", options={"finetune": 30}
-    ),
+    Row("fit_tuned", "fit, fine-tuned", "trained further (`--finetune 10`)", "fit", options={"finetune": 10}),
 )
 UPRIGHT = ("plain", "neighbours", "sorted_upright", *(row.name for row in ROWS if "maps" in row.options))
 ONCE = (*UPRIGHT, "input_align", "input_pose", "fit_views", "fit_tuned")

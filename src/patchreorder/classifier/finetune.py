@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from patchreorder.engine import checkpoint
 from patchreorder.engine.batches import channels_last, model_input
@@ -131,7 +131,8 @@ def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, 
     )
     channels_last(network.requires_grad_(False).eval())
     for name, value in network.state_dict().items():
-        value.lerp_(start[name], 1 - TRAINED)
+        if value.is_floating_point():
+            value.lerp_(start[name], 1 - TRAINED)
     shown = training_poses(len(known.photographs), options.same, copies=frozen.shape[1] - 1, seed=options.seed)
     own = [known.features.kept[row] for row in held]
     logits, _ = network_logits(
@@ -164,12 +165,22 @@ def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, 
 
 
 def set_trainable(network: PhotoClassifier, backbone: str) -> None:
-    """Let all parameters be trained but those up to the second named layer of a backbone of ours."""
+    """Let all parameters be trained but those up to the second named layer of a backbone of ours.
+
+    Batch norms, which networks of torchvision and timm have, keep their statistics: a batch has too few photographs.
+    """
     network.requires_grad_(True)
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.register_forward_pre_hook(_as_in_tests)
     if len(known := list(BACKBONES[backbone].layers) if backbone in BACKBONES else []) > EARLY:
         early, _ = truncated(backbone, known[EARLY - 1 : EARLY])
         for name, _ in early.named_parameters():
             network.features.backbone.get_parameter(name).requires_grad_(False)
+
+
+def _as_in_tests(module: nn.Module, images: object) -> None:
+    module.eval()
 
 
 def _checkpoint(out: Path, fitted: Fitted, dataset: PosedPhotographs, training: Training) -> Path:

@@ -25,6 +25,7 @@ from .alexnet import alexnet
 from .inverted_residual import HEAD, LITE0, LITE1, LITE2, MOBILENET_V2, InvertedResidualNet, Stage, stage_layers
 from .normalise import STD, Normalise
 from .packages import PACKAGES, import_package
+from .stages import stages
 
 SIZE = 224  # pixels a side of the images that descriptors and AlexNet take
 Colour = tuple[float, float, float]
@@ -142,6 +143,9 @@ def load_backbone(name: str, model: nn.Module, tensors: Mapping[str, Tensor]) ->
 class OpenedBackbone:
     """A backbone with trained weights, in evaluation mode, channels last.
 
+    Networks of torchvision and timm have their last stages as layers (`stages`), and "features", the input of their
+    last fully connected layer.
+
     Args:
         name: as requested.
         model: images (b, 3, size, size) in [0, 1] to feature maps or features.
@@ -186,8 +190,9 @@ def open_backbone(
         if not last:
             raise ValueError(f"backbone ({name!r}) has no fully connected layer to take the features of")
         model.set_submodule(last[-1], nn.Identity())
+        inner = stages(model.eval(), size=own)
         model = nn.Sequential(OrderedDict(normalise=Normalise(mean, std), network=model))
-        layers: Mapping[str, str] = {"features": "network"}
+        layers: Mapping[str, str] = {layer: f"network.{layer}" for layer in inner} | {"features": "network"}
     elif name in BACKBONES:
         backbone = BACKBONES[name]
         model, own, layers = backbone.create(), backbone.size, backbone.layers

@@ -66,7 +66,8 @@ class FeatureBlocks(nn.Module):
         self.blocks = tuple(blocks)
         self.modules_of = {block.layer: layers[block.layer] for block in blocks}
         self.pools = nn.ModuleList(create_pool(block.pool) for block in blocks)
-        self.chain = _chain(backbone)
+        chain = _chain(backbone)
+        self.chain = chain if chain and {*self.modules_of.values()} <= {*chain} else None
 
     def forward(self, images: Tensor) -> list[Tensor]:
         pooled = self.pooled(images)

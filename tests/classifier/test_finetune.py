@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from patchreorder.classifier import finetune
 from patchreorder.classifier.finetune import relit
@@ -13,6 +14,7 @@ from patchreorder.classifier.fit import FitOptions, fit
 from patchreorder.engine import checkpoint
 from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.models.backbones import truncated
+from patchreorder.models.photo_classifier import Block, FeatureBlocks, PhotoClassifier
 from tests.classifier.photographs import write_photographs
 
 pytestmark = pytest.mark.usefixtures("small_backbone")
@@ -121,6 +123,20 @@ def test_early_layers_stay_and_the_weights_are_the_mean_of_before_and_after(stri
     same = {name for name in saved if torch.equal(before[f"features.{name}"], after[f"features.{name}"])}
     assert {f"backbone.{name}" for name, _ in early.named_parameters()} <= same
     assert len(same) < len(saved) / 2
+
+
+def test_batch_norms_learn_but_keep_their_statistics():
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    network = PhotoClassifier(
+        FeatureBlocks(backbone, {"all": "2"}, [Block("all")]), widths=[4], classes=2, directions=1
+    )
+    finetune.set_trainable(network, "torchvision:any")
+    before = backbone[1].running_mean.clone()
+    network.train()
+    network(torch.rand(4, 3, 8, 8)).sum().backward()
+    assert torch.equal(backbone[1].running_mean, before)
+    assert backbone[0].weight.grad is not None
+    assert backbone[1].weight.grad is not None
 
 
 def test_a_result_that_is_not_better_is_not_kept(stripes, tmp_path, monkeypatch):

@@ -136,7 +136,7 @@ def test_the_sentence_holds(package: str, name: str, words: str, last: str, chan
     assert torch.allclose(model(images), plain, atol=1e-4) is not changes
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "levit_128s"])
 def test_transformers_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is a transformer, with attention in"):
         advise(timm.create_model(name, pretrained=False), torch.randn(1, 3, 224, 224), console=Console(quiet=True))
@@ -189,6 +189,13 @@ def test_advice_on_mobilenet() -> None:
     assert warnings["blocks.5.0.conv"] == "no-op"
     assert 'insert_after(model, "blocks.4.2", "reorder:grid=pixels")' in text
     assert 'model.set_submodule("global_pool.pool", create_layer("ranked:quantiles=4"))' in text
+
+
+def test_a_pool_that_no_layer_follows() -> None:
+    model = torchvision.models.squeezenet1_1(num_classes=10)
+    _, text = advice_on(model, torch.randn(2, 3, 64, 64))
+    assert "no layer follows: the output then has 10 x 9 numbers, not 10" in text
+    assert "the next layer" not in text
 
 
 def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:

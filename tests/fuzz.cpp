@@ -39,6 +39,16 @@ int main(int argc, char** argv) {
       return 1;
     }
     delete[] x, delete[] z, delete[] back, delete[] order;
+
+    const int height = pick(1, 40), width = pick(1, 40), lines = pick(0, 90), places = pick(0, 90);
+    uint8_t *image = new uint8_t[4 * height * width], *posed = new uint8_t[4 * lines * places], fill[4] = {1, 2, 3, 4};
+    for (int i = 0; i < 4 * height * width; ++i) image[i] = uint8_t(random());
+    double matrix[6];
+    const double sizes[4] = {0, 1, 50, 1e12};
+    for (double& number : matrix) number = sizes[pick(0, 3)] * pick(-1000, 1000) / 1000;
+    const int refused = patchreorder_pose(image, height, width, posed, lines, places, matrix, fill);
+    delete[] image, delete[] posed;
+    if (refused) return std::printf("case %d failed: a pose of %dx%d was refused\n", k, height, width), 1;
   }
   std::printf("%d cases, nothing found\n", cases);
 }

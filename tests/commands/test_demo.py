@@ -16,6 +16,7 @@ def test_the_demo_writes_its_files_and_prints_their_numbers(tmp_path, monkeypatc
     assert main(["demo", "--out", str(tmp_path / "demo"), "--seed", "1"]) == 0
     printed = capsys.readouterr().out
     assert f"Written to {tmp_path / 'demo'}: {', '.join(demo.FILES)}" in printed
+    assert "Next: `patchreorder demo --seed 2` for another key" in printed  # not the one that was just drawn
     for name in demo.FILES:
         start = (tmp_path / "demo" / name).read_bytes()[:5]
         assert start.startswith({"png": b"\x89PNG", "svg": b"<?xml", "json": b"{"}[name.partition(".")[2]]), name

@@ -9,6 +9,7 @@ from patchreorder.data import transforms
 from patchreorder.data.images import MEAN_COLOUR
 from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.data.views import VIEWS, Crop, centre_crop, resized_crop
+from patchreorder.operator import native
 
 POSES = [Pose(degrees=30), Pose(degrees=-45), Pose(down=0.1, right=-0.17)]
 
@@ -29,6 +30,15 @@ def posed(array: np.ndarray, **pose: float) -> np.ndarray:
     """A square image at its own size: only the pose changes it."""
     side = len(array)
     return centre_crop(Image.fromarray(array), pose=Pose(**pose), size=side, short=side).numpy()
+
+
+@pytest.fixture(params=["kernel", "Pillow"], autouse=True)
+def _by(request, monkeypatch):
+    """Every test of this file, by the kernel and by Pillow."""
+    if request.param == "kernel" and native.KERNEL.library is None:
+        pytest.skip("no kernel is loaded")
+    if request.param == "Pillow":
+        monkeypatch.setattr(native, "KERNEL", native.choose({}))
 
 
 # ---- poses -----------------------------------------------------------------------------------------

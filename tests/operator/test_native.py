@@ -1,14 +1,18 @@
 """The builds of the kernel: which one is chosen, its instruction set, and running without it or after a fork."""
 
+import math
 import multiprocessing
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from patchreorder import patch_reorder, undo_reorder
 from patchreorder.operator import native, torch_form
@@ -39,10 +43,8 @@ def test_after_a_fork():
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("choice", ["off", "x86_64"])
-def test_the_environment_chooses_the_build(choice):
-    if choice != "off" and choice not in RUNNABLE:
-        pytest.skip(f"no build {choice} on this architecture")
+def test_the_environment_chooses_the_build():
+    choice = "x86_64" if "x86_64" in RUNNABLE else "off"
     code = (
         "import torch, patchreorder as p; from patchreorder.operator import native; "
         "p.patch_reorder(torch.rand(1, 1, 4, 4)); print(native.KERNEL.build)"
@@ -50,6 +52,10 @@ def test_the_environment_chooses_the_build(choice):
     env = {**os.environ, "PATCHREORDER_NATIVE": choice}
     out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
     assert out.strip() == {"off": "none"}.get(choice, choice)
+
+
+def test_it_can_be_switched_off():
+    assert native.choose(native.builds(), "off")[:2] == (None, "none")
 
 
 def test_a_missing_or_broken_kernel_is_no_error(monkeypatch, tmp_path):
@@ -118,3 +124,34 @@ def test_energies_that_differ_in_their_lowest_bits_only(use_form, name, descendi
     use_form(name)
     _, order = patch_reorder(x, grid="pixels", energy="l1", descending=descending, return_order=True)
     assert torch.equal(order.long(), expected.long())
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="Pillow may round otherwise elsewhere")
+@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("kind", ["whole pixels", "quarter turns", "any"])
+def test_a_pose_is_that_of_pillow_to_the_bit(monkeypatch, name, kind):
+    monkeypatch.setattr(native, "KERNEL", native.choose(native.builds(), name))
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        height, width, rows, columns = random.integers(1, 150, 4).tolist()
+        image = Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        angle, scale, right, down = random.uniform((-7, 0.1, -50, -50), (7, 3, 150, 150)).tolist()
+        if kind == "whole pixels":
+            angle, scale, right, down = 0.0, 1.0, round(right), round(down)
+        elif kind == "quarter turns":
+            angle, scale = math.radians(90 * round(angle)), 1.0
+        cos, sin = (round(value, 15) / scale for value in (math.cos(angle), math.sin(angle)))
+        matrix = cos, -sin, right, sin, cos, down
+        fill = tuple(random.integers(0, 256, 3).tolist())
+        posed = native.pose(image.tobytes("raw", "RGBX"), image.size, (columns, rows), matrix, (*fill, 255))
+        expected = image.transform(
+            (columns, rows), Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR, fillcolor=fill
+        )
+        assert Image.frombytes("RGB", (columns, rows), posed, "raw", "RGBX").tobytes() == expected.tobytes(), matrix
+
+
+@pytest.mark.skipif(not RUNNABLE, reason="no kernel was compiled")
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 1e300])
+def test_a_pose_that_leads_nowhere_is_refused(wrong):
+    with pytest.raises(RuntimeError, match="refused"):
+        native.pose(bytes(16), (2, 2), (2, 2), (1.0, 0.0, wrong, 0.0, 1.0, 0.0), (0, 0, 0, 0))

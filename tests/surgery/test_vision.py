@@ -30,6 +30,10 @@ def resnet18() -> nn.Module:
     return torchvision.models.resnet18(num_classes=10)
 
 
+def small_resnet() -> nn.Module:
+    return torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=10)
+
+
 def mobilenet() -> nn.Module:
     return timm.create_model("mobilenetv3_small_050", pretrained=False, num_classes=10)
 
@@ -74,7 +78,7 @@ def test_surgery(case: Case, reorder_by_hand: Callable[[nn.Module, str, Tensor],
 
 
 @torch.no_grad()
-def test_copies_compilation_and_export(case: Case) -> None:
+def test_copies(case: Case) -> None:
     build, images, names = case
     model = build().eval()
     for name in names[:2]:
@@ -82,8 +86,24 @@ def test_copies_compilation_and_export(case: Case) -> None:
     expected = model(images)
     assert torch.equal(copy.deepcopy(model)(images), expected)
     assert torch.equal(pickle.loads(pickle.dumps(model))(images), expected)
-    if build is densenet:  # test_insertion.py compiles a container of this kind
-        return
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alexnet",
+        pytest.param("resnet18", marks=pytest.mark.slow),
+        "resnet",
+        pytest.param("mobilenet", marks=pytest.mark.slow),
+    ],
+)
+@torch.no_grad()
+def test_compilation_and_export(name: str) -> None:
+    build, size, names = CASES.get(name, (small_resnet, 64, ["conv1", "layer2.0.relu"]))
+    model, images = build().eval(), torch.randn(1, 3, size, size)
+    for place in names[:2]:
+        insert_after(model, place, PatchReorder(grid=2))
+    expected = model(images)
     torch._dynamo.reset()
     assert torch.equal(torch.compile(model, fullgraph=True, backend="eager")(images), expected)
     assert torch.equal(torch.export.export(model, (images,)).module()(images), expected)
@@ -116,7 +136,7 @@ def test_the_sentence_holds(package: str, name: str, words: str, last: str, chan
     assert torch.allclose(model(images), plain, atol=1e-4) is not changes
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "levit_128s"])
 def test_transformers_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is a transformer, with attention in"):
         advise(timm.create_model(name, pretrained=False), torch.randn(1, 3, 224, 224), console=Console(quiet=True))
@@ -169,6 +189,13 @@ def test_advice_on_mobilenet() -> None:
     assert warnings["blocks.5.0.conv"] == "no-op"
     assert 'insert_after(model, "blocks.4.2", "reorder:grid=pixels")' in text
     assert 'model.set_submodule("global_pool.pool", create_layer("ranked:quantiles=4"))' in text
+
+
+def test_a_pool_that_no_layer_follows() -> None:
+    model = torchvision.models.squeezenet1_1(num_classes=10)
+    _, text = advice_on(model, torch.randn(2, 3, 64, 64))
+    assert "no layer follows: the output then has 10 x 9 numbers, not 10" in text
+    assert "the next layer" not in text
 
 
 def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def demo(*, out: Folder = Path("runs/demo"), seed: int = 0) -> None:
     console.print(f"\n{figures.explain(found.distances)}", markup=False, soft_wrap=not console.is_terminal)
     console.print(
         f"\nWritten to {out}: {', '.join(figures.FILES)}\n"
-        "Next: `patchreorder demo --seed 1` for another key; docs/operator.md explains the operator.",
+        f"Next: `patchreorder demo --seed {seed + 1}` for another key; docs/operator.md explains the operator.",
         markup=False,
         soft_wrap=True,
     )

@@ -16,6 +16,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from patchreorder.operator import native
+
 from .images import MEAN_COLOUR, decode
 from .poses import UPRIGHT, Pose
 
@@ -180,17 +182,16 @@ def _posed_part(
     # From the centre and with y downwards, the canvas at (x, y) shows the image at [[cos, -sin], [sin, cos]] (x, y).
     x, y = left - width / 2 - pose.right * width, top - height / 2 - pose.down * height
     mirror = -1 if pose.flip else 1
-    return image.transform(
-        (right - left, bottom - top),
-        Image.Transform.AFFINE,
-        (
-            mirror * cos,
-            mirror * -sin,
-            mirror * (cos * x - sin * y) + width / 2,
-            sin,
-            cos,
-            sin * x + cos * y + height / 2,
-        ),
-        Image.Resampling.BILINEAR,
-        fillcolor=fill,
+    matrix = (
+        mirror * cos,
+        mirror * -sin,
+        mirror * (cos * x - sin * y) + width / 2,
+        sin,
+        cos,
+        sin * x + cos * y + height / 2,
     )
+    size = right - left, bottom - top
+    if native.KERNEL.library is not None and image.mode == "RGB":  # the same to the bit, and faster
+        posed = native.pose(image.tobytes("raw", "RGBX"), image.size, size, matrix, (*fill, 255))
+        return Image.frombytes("RGB", size, posed, "raw", "RGBX")
+    return image.transform(size, Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR, fillcolor=fill)

@@ -134,13 +134,17 @@ def advise(
             advice, background = [entry._replace(warning=CONSTANT) for entry in advice], ""
         else:
             advice, background = _recommend(advice, modules, trace, probe), _background(probe)
+        bare = any(
+            entry.layer.startswith("ranked:") and _is_output(found, probe)
+            for entry, found in zip(advice, modules, strict=True)
+        )
     images = [value for value in arguments if is_maps(value)]
     if images and all(bool((value == value[..., :1, :1]).all()) for value in images):
         sentence = "Every pixel of the example images is the same, so that positions cannot matter: give real images."
     else:
         sentence = _sentence(advice, model, trace.pool, background)
     found = Advices(advice, sentence)
-    _print(found, trace.pool, background, console, table=table)
+    _print(found, trace.pool, background, console, table=table, bare=bare)
     return found
 
 
@@ -157,12 +161,15 @@ def refuse_transformers(model: nn.Module) -> None:
 
 
 def _attends(module: nn.Module) -> bool:
-    """Whether it is attention between tokens: it makes queries, keys and values in one matrix product."""
+    """Whether it is attention between tokens: queries, keys and values come from one product, or `qkv` by name."""
     if isinstance(module, nn.MultiheadAttention):
         return True
     if "Attention" not in type(module).__name__:
         return False
-    return any(isinstance(part, nn.Linear) and part.out_features == 3 * part.in_features for part in module.children())
+    return any(
+        name == "qkv" or (isinstance(part, nn.Linear) and part.out_features == 3 * part.in_features)
+        for name, part in module.named_children()
+    )
 
 
 def _judge(found: MapModule, probe: Probe, convolutions: list[int]) -> Advice:
@@ -200,6 +207,13 @@ def _recommend(advice: list[Advice], modules: list[MapModule], trace: ForwardTra
     for number, layer in orient[-1:]:
         layers[number] = layer
     return [entry._replace(layer=layer) for entry, layer in zip(advice, layers, strict=True)]
+
+
+def _is_output(found: MapModule, probe: Probe) -> bool:
+    """Whether the output is the pooled maps of a module, a number for each channel, without a layer in between."""
+    doubled = probe.run(probe.arguments, found.module, lambda maps, _: 2 * maps)
+    pairs = list(zip(doubled, probe.output, strict=True))
+    return all(out.shape[1:].numel() == found.shape[1] and torch.equal(own, 2 * out) for own, out in pairs)
 
 
 def _orientation_layer(found: MapModule) -> str:
@@ -255,14 +269,14 @@ def _sentence(advice: list[Advice], model: nn.Module, pool: str, background: str
     )
 
 
-def _print(advice: Advices, pool: str, background: str, console: Console, *, table: bool) -> None:
+def _print(advice: Advices, pool: str, background: str, console: Console, *, table: bool, bare: bool) -> None:
     console.print(clean(advice.sentence), markup=False, highlight=False, soft_wrap=True)
     if table:
         _print_table(advice, console)
     elif advice:
         more = f"All {len(advice)} modules: advise(model, example, table=True)."
         console.print(more, markup=False, highlight=False, soft_wrap=True)
-    for line in _conclusions(advice, pool, background, table=table):
+    for line in _conclusions(advice, pool, background, table=table, bare=bare):
         console.print(clean(line), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -289,20 +303,20 @@ def _leftovers(entry: Advice, grid: int) -> str:
     return " ".join(map(str, left)) or "-"
 
 
-def _conclusions(advice: list[Advice], pool: str, background: str, *, table: bool) -> Iterator[str]:
+def _conclusions(advice: list[Advice], pool: str, background: str, *, table: bool, bare: bool) -> Iterator[str]:
     warnings = {entry.warning.split(":")[0] for entry in advice}
     if advice and table:
         yield 'grid=N: pixels outside the patches at levels 1, 2, 3, where they fit; grid="pixels" fits all maps.'
         yield from (f"{warning}: {meaning}" for warning, meaning in MEANINGS.items() if warning in warnings)
     if REORDERED in warnings:
         return
-    recommendations = [*_recommendations(advice, pool, background)]
+    recommendations = [*_recommendations(advice, pool, background, bare=bare)]
     if recommendations:
         yield "Try these, the first one first. They are rules of thumb; measured results are in docs/choosing.md."
         yield from recommendations
 
 
-def _recommendations(advice: list[Advice], pool: str, background: str) -> Iterator[str]:
+def _recommendations(advice: list[Advice], pool: str, background: str, *, bare: bool) -> Iterator[str]:
     """The recommended layers and their code, in the order of the rules of `advise`."""
     for entry in advice:
         if entry.layer.startswith("orient"):
@@ -318,7 +332,11 @@ def _recommendations(advice: list[Advice], pool: str, background: str) -> Iterat
         if entry.warning == NO_OP and entry.layer.startswith("ranked"):
             quantiles = entry.layer.partition("=")[2]
             yield f"  {entry.layer} in place of the global pool after {entry.name}{f' ({pool})' if pool else ''}:"
-            yield f"    the next layer then needs {entry.channels} x {quantiles} inputs, not {entry.channels}."
+            if bare:
+                numbers = f"{entry.channels} x {quantiles} numbers, not {entry.channels}"
+                yield f"    no layer follows: the output then has {numbers}."
+            else:
+                yield f"    the next layer then needs {entry.channels} x {quantiles} inputs, not {entry.channels}."
             if pool:
                 yield f'    model.set_submodule("{pool}", create_layer("{entry.layer}"))'
     free = [entry for entry in advice if entry.layer and not entry.warning and not entry.layer.startswith("orient")]

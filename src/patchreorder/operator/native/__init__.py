@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,6 +78,7 @@ def load(path: Path) -> ctypes.CDLL:
     library.patchreorder_forward.argtypes = [pointer] * 3 + [number] + [size] * 4 + [number] * 8
     library.patchreorder_permute.argtypes = [pointer] * 3 + [number] + [size] * 4 + [number] * 6
     library.patchreorder_is_order.argtypes = [pointer, size, size]
+    library.patchreorder_pose.argtypes = [pointer, size, size, pointer, size, size, pointer, pointer]
     return library
 
 
@@ -123,6 +125,22 @@ def permute(x: Tensor, order: Tensor, inverse: bool) -> Tensor:
     return z
 
 
+def pose(image: bytes, size: Sequence[int], box: Sequence[int], matrix: Sequence[float], fill: Sequence[int]) -> bytes:
+    """Pillow's `Image.transform` by an affine matrix, bilinear, bit for bit, with a `fill` outside the image.
+
+    Args:
+        image: its pixels, four bytes each.
+        size, box: width and height, of the image and of the result.
+        matrix: the six numbers that take a point of the result to one of the image.
+        fill: four bytes.
+    """
+    posed = ctypes.create_string_buffer(4 * box[0] * box[1])
+    _call(
+        "patchreorder_pose", image, size[1], size[0], posed, box[1], box[0], (ctypes.c_double * 6)(*matrix), bytes(fill)
+    )  # fmt: skip
+    return posed.raw
+
+
 def empty_maps(x: Tensor) -> Tensor:
     """Allocate a result of the kernel: channels_last if x is, else contiguous."""
     if x.is_contiguous() or _is_interleaved(x):
@@ -146,7 +164,7 @@ def _is_interleaved(x: Tensor) -> bool:
     return not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
-def _call(name: str, *arguments: int) -> None:
+def _call(name: str, *arguments: Any) -> None:
     status = getattr(KERNEL.library, name)(*arguments)
     if status:
         raise _FAILURES[status]

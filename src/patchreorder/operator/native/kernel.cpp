@@ -6,12 +6,13 @@
 // sum may be re-associated or contracted: build without -ffast-math and with -ffp-contract=off.
 //
 // geometry.hpp, vectors.hpp -> energy.hpp, networks.hpp, streaming.hpp -> ranking.hpp -> planar.hpp, interleaved.hpp
-// -> this file.
+// -> this file. posing.hpp stands alone: it poses photographs.
 //
 // Two memory layouts: "planar" (batch, channel, row, column) and "interleaved" (batch, row, column, channel).
 
 #include "interleaved.hpp"
 #include "planar.hpp"
+#include "posing.hpp"
 
 namespace {
 
@@ -101,6 +102,17 @@ EXPORT int patchreorder_is_order(const uint8_t* order, int64_t maps, int64_t pat
     }
   }
   return 1;
+}
+
+// Photographs in poses; see posing.hpp.
+EXPORT int patchreorder_pose(const uint8_t* image, int64_t height, int64_t width, uint8_t* posed, int64_t rows,
+                             int64_t columns, const double* matrix, const uint8_t* fill) {
+  if (height < 1 || width < 1 || height > INT32_MAX / width || rows < 0 || columns < 0 || columns > INT32_MAX - RUN)
+    return BAD_ARGUMENT;
+  for (int i = 0; i < 6; ++i)
+    if (!(matrix[i] >= -1e12 && matrix[i] <= 1e12)) return BAD_ARGUMENT;  // or places are no numbers
+  pose(image, int32_t(height), int32_t(width), posed, rows, columns, matrix, fill);
+  return DONE;
 }
 
 // The best build for this processor: 0 for any x86-64 or another architecture, 1 for AVX2, 2 for AVX-512.

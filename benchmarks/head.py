@@ -1,6 +1,6 @@
 """The linear head of `fit` against other ways to make one, on the same features of the same photographs.
 
-    python benchmarks/head.py --data DIR [DIR ...] [--per-class 20] [--learn 5] [--features runs/head] [--out runs/bench]
+    python benchmarks/head.py --data DIR [DIR ...] [--per-class 20] [--learn 5] [--features runs/head]
 
 DIR holds CLASS/*.jpg, or train/CLASS/*.jpg and val/CLASS/*.jpg; the file names decide which photographs of each class
 are used. Features are those of EfficientNet-lite0 that `fit` computes: the plain average of the last maps, and the same

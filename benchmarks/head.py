@@ -1,13 +1,15 @@
 """The linear head of `fit` against other ways to make one, on the same features of the same photographs.
 
-    python benchmarks/head.py --data DIR [DIR ...] [--per-class 20] [--features runs/head] [--out runs/bench]
+    python benchmarks/head.py --data DIR [DIR ...] [--per-class 20] [--learn 5] [--features runs/head]
 
 DIR holds CLASS/*.jpg, or train/CLASS/*.jpg and val/CLASS/*.jpg; the file names decide which photographs of each class
 are used. Features are those of EfficientNet-lite0 that `fit` computes: the plain average of the last maps, and the same
 with sorted quarters of four inner layers. Heads: least squares without posed copies; with four, each of which counts as
-much as the photograph as it is; with four or eight that together count as much as it; and scikit-learn's logistic
-regression with four copies. Each has its strength chosen among six by four-fold cross-validation in the training
-photographs, look-alikes in one fold. Tested as they are, rotated by up to 45 degrees, shifted, and at any rotation.
+much as the photograph as it is; with four that together count as much as it, which is what `fit` does; and
+scikit-learn's logistic regression without copies and with four. Each has its strength chosen among six by four-fold
+cross-validation in the training photographs, look-alikes in one fold. Beside them: what `fit` chooses among its
+candidates, and five nearest neighbours. Tested as they are, rotated by up to 45 degrees, shifted, and at any rotation.
+With `--learn 5` the training has so few photographs of each class.
 Also measured: how many photographs "none of these" refuses at several thresholds, own ones that are right and those of
 the other sets. Seconds are of the processor, of choosing and training. scikit-learn is needed for this only.
 """
@@ -21,8 +23,8 @@ sys.path.pop(0)  # this folder, whose operator.py would hide the standard librar
 import argparse
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from patchreorder.classifier import choose
-from patchreorder.classifier.evaluate import difference, rate
+from patchreorder.classifier.evaluate import difference, nearest_neighbours, rate
 from patchreorder.classifier.features import Features, compute, stored_blocks
 from patchreorder.classifier.head import STRENGTHS, Head, Scaling, reduced, solve
 from patchreorder.classifier.photographs import SamePoses, first_of_each, open_photographs, sweep_poses, training_poses
@@ -41,7 +43,7 @@ from patchreorder.models.backbones import open_backbone
 from patchreorder.models.familiarity import Familiarity
 from patchreorder.models.photo_classifier import Block
 
-COPIES = 8
+COPIES = 4
 POSES = ("as they are", "rotated up to 45", "shifted", "any rotation")  # the first of a test
 INVERSE = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)  # strengths of scikit-learn are the inverse of ours
 KEPT = (0.95, 0.98, 0.99, 0.995)
@@ -85,7 +87,7 @@ FORMS: dict[str, tuple[Fit, int, bool, tuple[float, ...]]] = {  # how, copies, w
     "no copies": (least_squares, 0, False, STRENGTHS),
     "4 copies": (least_squares, 4, False, STRENGTHS),
     OURS: (least_squares, 4, True, STRENGTHS),
-    "8 copies, weighted": (least_squares, 8, True, STRENGTHS),
+    "logistic, no copies": (logistic, 0, False, INVERSE),
     "logistic, 4 copies": (logistic, 4, False, INVERSE),
 }
 
@@ -93,7 +95,7 @@ FORMS: dict[str, tuple[Fit, int, bool, tuple[float, ...]]] = {  # how, copies, w
 def right_answers(own: Set, blocks: tuple[Block, ...], form: str) -> Tensor:
     """Which test photographs a head has right, in `POSES`; its strength is chosen by cross-validation."""
     fit, copies, weighted, strengths = FORMS[form]
-    used = [own.known.block(block)[:, : COPIES // 2 + 1 if copies < COPIES else None] for block in blocks]
+    used = [own.known.block(block) for block in blocks]
     scaling = Scaling.of([block.flatten(0, 1) for block in used])
     x, basis = reduced(scaling([block.flatten(0, 1) for block in used]))
     x = x.unflatten(0, used[0].shape[:2])
@@ -114,15 +116,41 @@ def right_answers(own: Set, blocks: tuple[Block, ...], form: str) -> Tensor:
         return float(tested[:, 0].mean() + choose.posed(tested).mean())
 
     head = fitted(torch.ones(len(x), dtype=torch.bool), max(strengths, key=score))
-    poses = list(range(len(POSES)))
-    test = torch.cat([own.unseen.block(block, poses) for block in blocks], 2)
+    test = torch.cat([own.unseen.block(block) for block in blocks], 2)
     test = scaling([test.flatten(0, 1)]).unflatten(0, test.shape[:2])
     return head(test if basis is None else test @ basis).argmax(2) == own.truth[:, None]
 
 
+def of_fit(own: Set, blocks: Sequence[Block]) -> dict[str, tuple[str, Tensor]]:
+    """What `fit` chooses, and five neighbours: what they read, and which test photographs are right."""
+    tried = choose.cross_validate(
+        own.known, own.labels, own.folds, classes=own.classes, candidates=choose.candidates(blocks)
+    )
+    chosen = max(tried, key=lambda each: each.score)
+    head = choose.train(own.known, own.labels, chosen, classes=own.classes)
+    test = torch.cat([own.unseen.block(block) for block in chosen.candidate.blocks], 2)
+    reads = f"{chosen.candidate.name}{', copies' if chosen.copies else ''}, {chosen.strength:g}"
+    found = {"fit": (reads, head(test).argmax(2) == own.truth[:, None])}
+    test = own.unseen.block(blocks[-1])
+    votes = nearest_neighbours(
+        own.known.block(blocks[-1], [0])[:, 0], own.labels, test.flatten(0, 1), classes=own.classes
+    )
+    found["5 nearest"] = ("plain average", votes.unflatten(0, test.shape[:2]).argmax(2) == own.truth[:, None])
+    return found
+
+
+def row(facts: dict[str, Any], ours: Tensor, right: Tensor) -> dict[str, Any]:
+    """Accuracy in each pose, printed too, and how much more ours has; both (photographs, poses)."""
+    values = {pose: rate(right[:, place]) for place, pose in enumerate(POSES)}
+    gains = {pose: difference(ours[:, at], right[:, at]) for at, pose in enumerate(POSES)}
+    text = " / ".join(f"{100 * float(right[:, place].float().mean()):.1f}" for place in range(len(POSES)))
+    print(", ".join(str(each) for each in facts.values()) + f": {text}", flush=True)
+    return {**facts, "right": values, "ours_more": gains}
+
+
 def refusals(own: Set, others: list[Set], block: Block, right: Tensor) -> list[dict[str, float]]:
     """For each part of the training photographs that is kept: right ones refused, and other sets' refused, in %."""
-    x = own.known.block(block)[:, : COPIES // 2 + 1]
+    x = own.known.block(block)
 
     def near(rows: Tensor) -> Familiarity:
         labels = own.labels[rows].repeat_interleave(x.shape[1])
@@ -147,7 +175,7 @@ def refusals(own: Set, others: list[Set], block: Block, right: Tensor) -> list[d
     return found
 
 
-def opened(data: Path, features: Path, per_class: int | None) -> Set:
+def opened(data: Path, features: Path, per_class: int | None, learn: int | None) -> Set:
     training, testing = open_photographs(data)
     if per_class:
         training, testing = first_of_each(training, per_class), first_of_each(testing, per_class)
@@ -161,6 +189,10 @@ def opened(data: Path, features: Path, per_class: int | None) -> Set:
         )
     )
     labels, truth = training.labels[known.kept], testing.labels[unseen.kept]
+    if learn:
+        rows = torch.cat([(labels == label).nonzero()[:learn, 0] for label in labels.unique()])
+        pools = {block: values[rows] for block, values in known.pools.items()}
+        known, labels = replace(known, kept=rows.tolist(), pools=pools), labels[rows]
     folds = choose.folds_of(known, labels, stored_blocks(backbone)[-1])
     return Set(data.name, known, unseen, labels, truth, folds, len(training.classes))
 
@@ -169,29 +201,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders with classes, or train/ and val/")
     parser.add_argument("--per-class", type=int, help="at most so many photographs of each class, of each part")
+    parser.add_argument("--learn", type=int, help="of these, so many of each class to learn from")
     parser.add_argument("--features", type=Path, default=Path("runs/head"), help="for features, which are kept")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     args = parser.parse_args()
-    sets = [opened(data, args.features, args.per_class) for data in args.data]
-    *inner, last = stored_blocks(open_backbone("efficientnet_lite0"))
-    roots = Block(last.layer, last.pool, True)
+    sets = [opened(data, args.features, args.per_class, args.learn) for data in args.data]
+    *inner, final = stored_blocks(open_backbone("efficientnet_lite0"))
+    roots = Block(final.layer, final.pool, True)
     rows: list[dict[str, Any]] = []
     for own in sets:
+        facts: dict[str, Any] = {"set": own.name, "train": len(own.labels), "classes": own.classes}
         for reads, blocks in (("plain average", (roots,)), ("sorted", (*inner, roots))):
-            answers, seconds = {}, {}
+            answers, spent = {}, []
             for form in FORMS:
                 begun = time.process_time()
                 answers[form] = right_answers(own, blocks, form)
-                seconds[form] = round(time.process_time() - begun, 2)
-            for form, right in answers.items():
-                values = {pose: rate(right[:, place]) for place, pose in enumerate(POSES)}
-                gains = {pose: difference(answers[OURS][:, at], right[:, at]) for at, pose in enumerate(POSES)}
-                facts = {"set": own.name, "train": len(own.labels), "classes": own.classes, "reads": reads}
-                rows.append({**facts, "head": form, "right": values, "ours_more": gains, "seconds": seconds[form]})
-                text = " / ".join(f"{each['value']:.1f}" for each in values.values())
-                print(f"{own.name}, {reads}, {form}: {text}; {seconds[form]} s", flush=True)
+                spent.append(round(time.process_time() - begun, 2))
+            for (form, right), seconds in zip(answers.items(), spent, strict=True):
+                shown = row({**facts, "reads": reads, "head": form}, answers[OURS], right)
+                rows.append({**shown, "seconds": seconds})
+        chosen = of_fit(own, (*inner, final))
+        ours = chosen["fit"][1]
+        rows += [row({**facts, "reads": reads, "head": name}, ours, right) for name, (reads, right) in chosen.items()]
         others = [each for each in sets if each is not own]
-        refused = refusals(own, others, roots, answers[OURS][:, 0])
+        refused = refusals(own, others, roots, ours[:, 0])
         rows.append({"set": own.name, "refusals": refused})
         for each in refused:
             print(
@@ -199,8 +232,8 @@ def main() -> None:
                 f"refused, {each['others_refused']:.1f} % of the other sets refused"
             )
     args.out.mkdir(parents=True, exist_ok=True)
-    facts = {"benchmark": "head", "per_class": args.per_class, "rows": rows, **provenance()}
-    (args.out / "benchmark_head.json").write_text(json.dumps(facts, indent=1))
+    facts = {"benchmark": "head", "per_class": args.per_class, "learn": args.learn, "rows": rows, **provenance()}
+    (args.out / f"benchmark_head{f'_{args.learn}' if args.learn else ''}.json").write_text(json.dumps(facts, indent=1))
 
 
 if __name__ == "__main__":

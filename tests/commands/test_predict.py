@@ -135,6 +135,27 @@ def test_bad_files_are_named_and_the_others_answered(fitted, capsys):
     assert "1 of 2 files cannot be read" in err
 
 
+def test_a_list_with_names_that_no_file_has_is_answered_for_the_others(fitted, capsys, monkeypatch):
+    folder, _ = fitted
+    (folder / "empty").mkdir()
+    good = folder / "data" / "green" / "00.png"
+    names = [str(folder / "empty"), "n" * 5000, "a\0b.png", str(folder / "missing.png"), str(good)]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(names)))
+    assert main(["predict", str(folder / "out" / "classifier.safetensors"), "-", "--csv"]) == 2
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].startswith(f"{good},green,")
+    assert f"{folder / 'empty'} is a folder without an image" in err
+    assert "4 of 5 files cannot be read" in err
+
+
+@pytest.mark.parametrize(("name", "reason"), [("-", "standard input is closed"), ("", "the name of an image is empty")])
+def test_nothing_to_read_is_said(name, reason, fitted, capsys, monkeypatch):
+    folder, _ = fitted
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["predict", str(folder / "out" / "classifier.safetensors"), name]) == 2
+    assert reason in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("args", "reason"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,9 +168,11 @@ def read_file(path: Path) -> bytes:
     """The content of a photograph's file.
 
     Raises:
-        ValueError: it is larger than any photograph.
+        ValueError: it is larger than any photograph, or a folder.
         OSError: it cannot be read.
     """
+    if os.path.isdir(path):
+        raise ValueError(f"{path} is a folder without an image")
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:

@@ -161,8 +161,9 @@ def coarseness(path: Path) -> int | None:
     try:
         with warnings.catch_warnings(), Image.open(path, formats=FORMATS) as image:
             warnings.simplefilter("ignore")
-            if image.format in LOSSLESS:
-                return 0
+            if image.format in LOSSLESS:  # what is transparent is lost, however well the rest is encoded
+                transparent = image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255
+                return None if transparent else 0
             tables = getattr(image, "quantization", None) or {}
             return round(sum(tables[0]) / len(tables[0])) if tables.get(0) else None
     except Exception:  # Pillow raises errors of every kind for damaged files

@@ -50,7 +50,7 @@ assert _spec is not None
 assert _spec.loader is not None
 copies = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(copies)
-THRESHOLDS = (0.0, 0.5, SURE, 1.5, 2.0)
+THRESHOLDS = (0.0, 1.0, SURE, 3.0, 4.0)
 PENALTY = 1e-2
 ARRAYS = ("evidence", "outside", "more", "same")  # of Compared
 
@@ -128,7 +128,7 @@ def collect(
 
 def _code() -> str:
     """A digest of the code that compares."""
-    names = ("comparison", "local_features", "relations", "duplicates", "candidates")
+    names = ("borders", "comparison", "local_features", "relations", "duplicates", "candidates")
     files = [Path(duplicates.__file__).with_name(f"{name}.py") for name in names]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 

@@ -35,7 +35,7 @@ from patchreorder.data.folders import ENDINGS
 from patchreorder.files import write_whole
 from patchreorder.laboratory import provenance
 from patchreorder.search.descriptors import SymmetricAverage, open_descriptor
-from patchreorder.search.images import WHOLE, Reader
+from patchreorder.search.images import CONTENT, Reader
 
 _spec = importlib.util.spec_from_file_location("copies", Path(__file__).with_name("copies.py"))
 assert _spec is not None
@@ -70,7 +70,7 @@ CHOSEN = "four rotations at 160, mirrored by handedness"
 def described(network: Any, form: str, data: Path, names: list[str]) -> Tensor:
     """Unit vectors (n, c)."""
     size, describe = FORMS[form]
-    reader = Reader(data, {"size": size, "view": WHOLE})
+    reader = Reader(data, {"size": size, "view": CONTENT})
     vectors = []
     for begin in range(0, len(names), 16):
         _, images = reader(names[begin : begin + 16])

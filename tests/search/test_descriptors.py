@@ -530,4 +530,4 @@ def test_a_symmetric_average_is_the_same_in_eight_poses():
             assert torch.equal(model(pose), expected)
             assert not torch.equal(model.model(pose), model.model(images))
         assert (expected[0] - expected[1]).abs().max() > 1e-3
-    assert create_descriptor("mobilenet_v2/symmetric").preprocessing == {"size": 160, "view": "whole"}
+    assert create_descriptor("mobilenet_v2/symmetric").preprocessing == {"size": 160, "view": "content"}

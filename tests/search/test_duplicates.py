@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 
 from patchreorder.search import duplicates, verification
 from patchreorder.search.duplicates import find_duplicates
@@ -133,7 +133,32 @@ def test_camera_data_decide_before_quality_and_formats_that_do_not_tell_decide_n
 
     assert kept("camera.jpg", "fine.jpg", "unknown.webp") == ("camera.jpg", "it has the data of the camera")
     assert kept("unknown.webp", "fine.jpg") == ("fine.jpg", "it is the oldest file")
-    assert kept("unknown.webp", "broken.jpg") == ("unknown.webp", "it is the oldest file")
+    assert kept("unknown.webp", "broken.jpg") == ("unknown.webp", "it has colours")
+
+
+def test_a_grey_copy_one_of_few_colours_and_those_with_a_border_or_transparent_are_not_kept(tmp_path):
+    image = photograph(9)
+    mask = Image.new("L", image.size, 255)
+    mask.paste(0, (0, 0, 20, 20))
+    clear = image.copy()
+    clear.putalpha(mask)
+    clear.save(tmp_path / "clear.png")
+    image.save(tmp_path / "own.jpg", quality=70)
+    image.convert("L").save(tmp_path / "grey.png")
+    image.quantize(256).save(tmp_path / "few.gif")
+    ImageOps.expand(image, 40, "white").save(tmp_path / "framed.png")
+    for number, name in enumerate(("own.jpg", "grey.png", "few.gif", "framed.png", "clear.png"), 1):
+        os.utime(tmp_path / name, (number, number))
+
+    def kept(name, size=(320, 240), inside=1.0):
+        others = Place.of(ImageFile(name, 0, 0, "", "", *size), tmp_path, inside)
+        return KeepRule().choose([others, Place.of(ImageFile("own.jpg", 0, 0, "", "", 320, 240), tmp_path)])
+
+    assert (kept("grey.png")[0].file.name, kept("grey.png")[1]) == ("own.jpg", "it has colours")
+    assert (kept("few.gif")[0].file.name, kept("few.gif")[1]) == ("own.jpg", "it is the oldest file")
+    assert (kept("clear.png")[0].file.name, kept("clear.png")[1]) == ("own.jpg", "it is the oldest file")
+    chosen, why = kept("framed.png", (400, 320), 320 * 240 / (400 * 320))
+    assert (chosen.file.name, why) == ("own.jpg", "it has the most pixels")
 
 
 def test_screenshots_that_differ_in_a_few_digits_are_no_copies(tmp_path):

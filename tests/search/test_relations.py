@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFilter
+from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
 from patchreorder.search import relations
 from patchreorder.search.local_features import Picture
@@ -79,8 +79,30 @@ def test_a_frame_that_is_a_little_beyond_the_other_needs_more_proof(monkeypatch)
     nearer = scene.transform(scene.size, Image.Transform.AFFINE, (0.984, 0.014, 0.4, -0.014, 0.984, 2.2), 2)
     second = encoded(nearer.filter(ImageFilter.GaussianBlur(1.0)), 20)
     assert not related(scene, second).is_copy
-    monkeypatch.setattr(relations, "OUTSIDE", 9.0)
+    monkeypatch.setattr(relations, "CERTAIN", 1.0)
     assert related(scene, second).is_copy
+
+
+@pytest.mark.parametrize("changed", ["framed", "cropped"])
+def test_a_framed_or_cropped_copy_of_another_shot_is_no_copy(changed):
+    """One shot is rotated and nearer by a hundredth; the copy of it lies within the other shot, or has a border."""
+    scene = photograph(6, (240, 180))
+    nearer = scene.transform(scene.size, Image.Transform.AFFINE, (0.984, 0.014, 0.4, -0.014, 0.984, 2.2), 2)
+    second = encoded(nearer.filter(ImageFilter.GaussianBlur(1.0)), 20)
+    change = {
+        "framed": lambda image: ImageOps.expand(image, 20, "white"),
+        "cropped": lambda image: image.crop((50, 40, 200, 150)),
+    }[changed]
+    assert related(second, change(second)).is_copy
+    assert not related(scene, change(second)).is_copy
+
+
+def test_a_small_copy_of_low_quality_is_found_by_its_frame(monkeypatch):
+    scene = photograph(6, (120, 90))
+    coarse = encoded(scene.filter(ImageFilter.GaussianBlur(1.0)), 8)
+    assert related(scene, coarse).is_copy
+    monkeypatch.setattr(relations, "FRAMED", relations.SURE)
+    assert not related(scene, coarse).is_copy
 
 
 def test_two_crops_that_differ_by_a_pixel_are_copies():

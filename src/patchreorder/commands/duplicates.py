@@ -31,7 +31,7 @@ def duplicates(
     link: bool = False,
     yes: bool = False,
     undo: bool = False,
-    keep: str = "pixels,camera,quality,oldest,folder,name",
+    keep: str = "pixels,colours,camera,quality,oldest,folder,name",
     reference: tuple[Folder, ...] = (),
     workers: Advanced[int | None] = None,
 ) -> None:
@@ -49,7 +49,7 @@ def duplicates(
         csv: print a header and one line per file, nothing else.
         json: print one JSON document, nothing else.
         similar: also list what only looks alike.
-        keep: what decides about the file to keep: pixels, camera (EXIF), quality, oldest, newest, folder, name.
+        keep: what decides which file is kept: pixels, colours, camera (EXIF), quality, oldest, newest, folder, name.
         reference: folders whose files are kept and never touched.
         html: write a page with thumbnails in the found pose.
         move_to: move all files but the kept ones there; without `--yes` only say so.

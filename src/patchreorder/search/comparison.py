@@ -25,6 +25,7 @@ BLUR = 3.0  # pixels, of the comparison without detail
 DRIFT = 12.0  # pixels that the refinement may move a corner
 VISIBLE = 10.0  # grey levels of a difference that is seen
 SHIFTED = 0.15  # pixels of `drift` above which a map is refined
+HAND, SIZED = 3.0, 0.03  # degrees of rotation, and change of size, up to which two shots of a hand-held camera differ
 EDGE = 9  # pixels a side of the square that the overlap is eroded by: beyond its edge may be a border
 
 
@@ -49,7 +50,11 @@ class Comparison:
             nine tenths, by no more than this. Hardly in a copy; another shot has parallax and another perspective.
         bend: the same of large windows, nine tenths of them: noise has no shift there, another perspective has.
         outside: how far the corners of the frame that lies in the other one are beyond it, in pixels of the picture
-            with less detail: hardly in a copy, as far as chance has it in another shot.
+            with less detail: hardly in a copy, as far as chance has it in another shot. Borders belong to no frame.
+        apart: how far the corners of one frame are from those of the other one, in the same pixels: not at all if
+            nothing was cut off.
+        lean: how far windows at the edges of the overlap are moved by the part of the map that no program makes on
+            purpose, in the same pixels: a small rotation, a small change of size, as hands that hold a camera make it.
     """
 
     matrix: np.ndarray
@@ -70,6 +75,8 @@ class Comparison:
     drift_high: float = 0.0
     bend: float = 0.0
     outside: float = 0.0
+    apart: float = 0.0
+    lean: float = 0.0
 
 
 def compare(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison:
@@ -137,23 +144,51 @@ def _compared(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison
     back = share * size[0] * size[1] / (fine.grey.size * abs(float(np.linalg.det(warp[:, :2]))))
     shares = (share, min(back, 1.0)) if coarse is first else (min(back, 1.0), share)
     mask = cv2.erode(covered.astype(np.uint8), np.ones((EDGE, EDGE), np.uint8), borderType=cv2.BORDER_REPLICATE) > 0
-    outside = _outside(first.shape, second.shape, matrix)
-    nothing = Comparison(matrix=matrix, first=shares[0], second=shares[1], outside=outside)
+    outside, apart = _frames(first, second, matrix)
+    lean = _lean(first, second, matrix) * float(np.sqrt(max(mask.sum(), 1)))
+    nothing = Comparison(matrix=matrix, first=shares[0], second=shares[1], outside=outside, apart=apart, lean=lean)
     if mask.sum() < 300:
         return nothing
     laid = cv2.warpAffine(pixels, warp, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     return _judged(nothing, coarse.pixels, laid, mask)
 
 
-def _outside(first: tuple[int, int], second: tuple[int, int], matrix: np.ndarray) -> float:
-    """`outside` of two frames (width, height) and the map from the first to the second."""
-    found = []
+def _frames(first: Picture, second: Picture, matrix: np.ndarray) -> tuple[float, float]:
+    """`outside` and `apart` of two pictures and the map from the first to the second."""
+    outside = []
     for own, other, there in ((first, second, matrix), (second, first, inverse(matrix))):
-        width, height = (size - 1 for size in own)
-        corners = mapped(there, np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64))
-        beyond = np.maximum(-corners, corners - (np.array(other) - 1)).max()
-        found.append(float(beyond) / max(float(np.sqrt(abs(np.linalg.det(there[:, :2])))), 1.0))
-    return max(min(found), 0.0)
+        corners, beyond = mapped(there, own.frame) - other.frame[0], 0.0
+        for axis in (other.frame[1] - other.frame[0], other.frame[3] - other.frame[0]):
+            length = float(np.linalg.norm(axis))
+            places = corners @ axis / length
+            beyond = max(beyond, float((-places).max()), float((places - length).max()))
+        outside.append(beyond / max(_scale(there), 1.0))
+    apart = []
+    for one, two in ((first.frame, second.frame), (first.edges, second.edges)):
+        distances = np.linalg.norm(mapped(matrix, one)[:, None] - two[None], axis=2)
+        apart.append(float(max(distances.min(0).max(), distances.min(1).max())) / max(_scale(matrix), 1.0))
+    return min(outside), min(apart)
+
+
+def _scale(matrix: np.ndarray) -> float:
+    """How many times larger a map makes things."""
+    return float(np.sqrt(abs(np.linalg.det(matrix[:, :2]))))
+
+
+def _lean(first: Picture, second: Picture, matrix: np.ndarray) -> float:
+    """`lean` for an overlap of one pixel."""
+    sizes = [
+        np.diag([picture.shape[0] / picture.width, picture.shape[1] / picture.height]) for picture in (first, second)
+    ]
+    linear = np.linalg.inv(sizes[1]) @ matrix[:, :2] @ sizes[0]  # of the files
+    flip = np.diag([-1.0, 1.0]) if np.linalg.det(linear) < 0 else np.eye(2)
+    left, scales, right = np.linalg.svd(linear @ flip)
+    rotation = left @ right
+    degrees = float(np.degrees(np.arctan2(rotation[1, 0], rotation[0, 0])))
+    off = abs((degrees + 45) % 90 - 45)
+    found = np.radians(off) if off < HAND else 0.0
+    sized = np.abs(scales - 1)
+    return float(max(found, sized.max() / 2 if sized.max() < SIZED else 0.0))
 
 
 def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndarray) -> Comparison:

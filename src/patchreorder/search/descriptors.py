@@ -36,7 +36,7 @@ from patchreorder.models.normalise import Normalise
 from patchreorder.models.packages import PACKAGES
 from patchreorder.models.pools import POOLS, check_pool_fits, create_pool, flattened
 
-from .images import PREPROCESSING, WHOLE
+from .images import CONTENT, PREPROCESSING
 
 BATCH = 32  # images in a forward pass
 
@@ -202,7 +202,7 @@ def create_descriptor(name: str) -> Descriptor:
             SymmetricAverage(BACKBONES[kind].create()),
             nn.Flatten(),
             dimensions=BACKBONES[kind].channels,
-            preprocessing={"size": SYMMETRIC_SIZE, "view": WHOLE},
+            preprocessing={"size": SYMMETRIC_SIZE, "view": CONTENT},
         ).eval()
     if at:
         model, modules = truncated(kind, _layer_names(layers))

@@ -18,8 +18,9 @@ from .keeping import KeepRule, Place
 from .relations import COPY, IDENTICAL, SIMILAR, WHOLE, Relation
 from .verification import Pair, verify_pairs
 
-NEIGHBOURS = 32  # candidates of each image, at most
-FEWEST, NEAR = 24, 0.7  # so many always, and more only up to this distance: most copies are nearer in crowded folders
+NEIGHBOURS, CROWDED = 32, 64  # candidates of each image, at most; in a folder of at most FOLDER images
+FOLDER = 5000
+FEWEST, NEAR = 24, 0.7  # so many always, and more only up to this distance, or of images that have so many within it
 ALIKE = 0.55  # the distance up to which two images look alike: that of nine tenths of UK-Bench's views of one thing
 SAME_HASH = 12  # images of one perceptual hash that are all compared with each other
 
@@ -60,7 +61,7 @@ def find_duplicates(
     index: Index,
     *,
     keep: KeepRule | None = None,
-    k: int = NEIGHBOURS,
+    k: int | None = None,
     similar: bool = False,
     workers: int = 0,
     screen: Screen = SILENT,
@@ -69,13 +70,13 @@ def find_duplicates(
 
     Args:
         keep: decides which file of a group is kept.
-        k: candidates of each image.
+        k: candidates of each image; by default NEIGHBOURS or CROWDED.
         similar: also list pairs that are no copies: other shots of a scene, and what only looks alike.
 
     Raises:
         ImportError: OpenCV is not installed.
     """
-    keep = keep or KeepRule()
+    keep, k = keep or KeepRule(), k or _most(index)
     files = [file for file, slot in zip(index.manifest.files, index.manifest.slots, strict=True) if slot >= 0]
     by_digest: dict[str, list[ImageFile]] = defaultdict(list)
     for file in files:
@@ -114,7 +115,7 @@ def _pair(one: str, other: str) -> Pair:
 
 
 def candidate_pairs(
-    index: Index, by_digest: dict[str, list[ImageFile]], *, k: int = NEIGHBOURS, screen: Screen = SILENT
+    index: Index, by_digest: dict[str, list[ImageFile]], *, k: int | None = None, screen: Screen = SILENT
 ) -> Iterator[Pair]:
     """Pairs of digests: near descriptors, and similar perceptual hashes."""
     looks: dict[str, list[str]] = defaultdict(list)
@@ -128,20 +129,29 @@ def candidate_pairs(
     digests = list(by_digest)
     for first, second in near_hashes:
         yield _pair(digests[first], digests[second])
-    for pair, distance, place in _neighbours(index, k, screen):
-        if place < FEWEST or distance < NEAR:
+    for pair, distance, near in _neighbours(index, k or _most(index), screen):
+        if near or distance < NEAR:
             yield pair
 
 
-def _neighbours(index: Index, k: int, screen: Screen) -> Iterator[tuple[Pair, float, int]]:
-    """Pairs of digests, the distance of their descriptors, and the second's place among the neighbours of the first."""
+def _most(index: Index) -> int:
+    return CROWDED if len(index) <= FOLDER else NEIGHBOURS
+
+
+def _neighbours(index: Index, k: int, screen: Screen) -> Iterator[tuple[Pair, float, bool]]:
+    """Pairs of digests, the distance of their descriptors, and whether to compare them however far they are.
+
+    These are the nearest few of each image, and more that lie in a crowd: among many images of one kind, the original
+    of a copy that lost its detail is not among the nearest few.
+    """
     files = zip(index.manifest.files, index.manifest.slots, strict=True)
     digest_of = {slot: file.digest for file, slot in files if slot >= 0}
     found = index_candidates(index, k=k, screen=screen)
+    crowded = found.distances[:, FEWEST - 1 : FEWEST].max(1, initial=0) < NEAR  # in a tiny folder all are
     for slot, (near, distances) in enumerate(zip(found.slots.tolist(), found.distances.tolist(), strict=True)):
         for place, (other, distance) in enumerate(zip(near, distances, strict=True)):
             if slot in digest_of and other in digest_of and slot != other:
-                yield _pair(digest_of[slot], digest_of[other]), distance, place
+                yield _pair(digest_of[slot], digest_of[other]), distance, place < FEWEST or bool(crowded[other])
 
 
 def _groups(by_digest: dict[str, list[ImageFile]], relations: dict[Pair, Relation]) -> list[list[str]]:

@@ -23,10 +23,11 @@ from patchreorder.data.views import centre_crop
 from patchreorder.models.backbones import SIZE
 from patchreorder.untrusted import clean
 
+from .borders import content_of
 from .hashes import perceptual_hash
 
 SHORT = 256  # pixels of the short side, before the centre is cropped
-WHOLE = "whole"  # the view of the whole image, scaled to a square
+CONTENT = "content"  # the view of the whole image without a border of one colour, scaled to a square
 PREPROCESSING = {"size": SIZE, "short": SHORT, "view": "Ori"}
 FRESH = 2_000_000_000  # nanoseconds in which a file may change again and keep its modification time
 LARGEST = 1_000_000_000  # bytes of an image file
@@ -177,7 +178,7 @@ class Reader:
             reason = f"{clean(name)} has {size / 1e9:.1f} GB: no image file is larger than {LARGEST / 1e9:.1f} GB"
             return ImageFile(name, stat.st_size, mtime, "", reason), []
         digest = blake2b(content, digest_size=16).hexdigest()
-        whole, size = self.preprocessing["view"] == WHOLE, self.preprocessing["size"]
+        whole, size = self.preprocessing["view"] == CONTENT, self.preprocessing["size"]
         short = 2 * size if whole and not self.box else None  # a large JPEG is then decoded at a part of its size
         try:
             image = decode(content, name=clean(name), short=short)
@@ -186,9 +187,10 @@ class Reader:
                 image = part_of(image, self.box)
         except ValueError as error:
             return ImageFile(name, stat.st_size, mtime, digest, clean(str(error))), []
-        file = ImageFile(name, stat.st_size, mtime, digest, "", width, height, perceptual_hash(image))
+        inside = content_of(image)
+        file = ImageFile(name, stat.st_size, mtime, digest, "", width, height, perceptual_hash(inside))
         if whole:
-            return file, [torch.from_numpy(np.array(image.resize((size, size), Image.Resampling.BOX, reducing_gap=2)))]
+            return file, [torch.from_numpy(np.array(inside.resize((size, size), Image.Resampling.BOX, reducing_gap=2)))]
         return file, [centre_crop(image, pose=pose, size=size, short=SHORT) for pose in self.poses]
 
 

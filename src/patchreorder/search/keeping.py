@@ -10,16 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from PIL import Image
 
-from patchreorder.data.images import FORMATS, has_camera_data, upright_size
+from patchreorder.data.images import FORMATS, decode, has_camera_data, upright_size
 from patchreorder.untrusted import clean
 
 from .images import ImageFile
 
-LOSSLESS = ("PNG", "TIFF", "BMP", "PPM", "GIF")
+LOSSLESS = ("PNG", "TIFF", "BMP", "PPM")  # not GIF, which has 256 colours
+GREY = 1.0  # of 255: the mean distance of red, green and blue from grey below which an image has no colour
+BORDERED = 0.97  # what pixels within a border count: they were moved there by somebody
 CRITERIA = {
     "pixels": "it has the most pixels",
+    "colours": "it has colours",
     "camera": "it has the data of the camera",
     "quality": "it is encoded with the best quality",
     "oldest": "it is the oldest file",
@@ -27,7 +31,7 @@ CRITERIA = {
     "folder": "its folder was named first",
     "name": "its path is the shortest",
 }
-DEFAULT = "pixels,camera,quality,oldest,folder,name"
+DEFAULT = "pixels,colours,camera,quality,oldest,folder,name"
 
 
 class Place(NamedTuple):
@@ -35,7 +39,7 @@ class Place(NamedTuple):
 
     Args:
         path, file: of it.
-        pixels: of it, without a border of one colour.
+        pixels: of it, without a border of one colour; a little fewer if it has one.
         modified: seconds since 1970; 0 if it is gone.
         link: whether it is a symbolic link.
     """
@@ -54,7 +58,9 @@ class Place(NamedTuple):
         except OSError:
             modified = 0.0
         width, height = (file.width, file.height) if file.width else _size(path)
-        return cls(path, file, round(width * height * inside), modified, path.is_symlink())
+        return cls(
+            path, file, round(width * height * inside * (BORDERED if inside < 1 else 1)), modified, path.is_symlink()
+        )
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,7 @@ def _key(name: str, folders: Sequence[Path], places: Sequence[Place]) -> Callabl
     """The smaller the better."""
     keys: dict[str, Callable[[Place], float]] = {
         "pixels": lambda place: -round(200 * math.log2(max(1, place.pixels))),  # equal within a third of a percent
+        "colours": lambda place: is_grey(place.path),
         "camera": lambda place: not _from_camera(place.path),
         "oldest": lambda place: place.modified or float("inf"),
         "newest": lambda place: -place.modified,
@@ -122,6 +129,16 @@ def _key(name: str, folders: Sequence[Path], places: Sequence[Place]) -> Callabl
         least = min((step for step in steps.values() if step), default=0)
         return lambda place: least if (step := steps[place]) is None else step
     return keys[name]
+
+
+def is_grey(path: Path) -> bool:
+    """Whether an image has no colours; a file that cannot be read has none."""
+    try:
+        small = decode(path.read_bytes(), name=path.name, short=64).resize((64, 64), Image.Resampling.BOX)
+    except (OSError, ValueError):
+        return True
+    pixels = np.asarray(small, np.float32)
+    return float(np.abs(pixels - pixels.mean(2, keepdims=True)).mean()) < GREY
 
 
 def _from_camera(path: Path) -> bool:
@@ -144,8 +161,9 @@ def coarseness(path: Path) -> int | None:
     try:
         with warnings.catch_warnings(), Image.open(path, formats=FORMATS) as image:
             warnings.simplefilter("ignore")
-            if image.format in LOSSLESS:
-                return 0
+            if image.format in LOSSLESS:  # what is transparent is lost, however well the rest is encoded
+                transparent = image.has_transparency_data and image.convert("RGBA").getextrema()[3][0] < 255
+                return None if transparent else 0
             tables = getattr(image, "quantization", None) or {}
             return round(sum(tables[0]) / len(tables[0])) if tables.get(0) else None
     except Exception:  # Pillow raises errors of every kind for damaged files

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from .borders import content_frame
+
 SIDE = 400  # pixels of the long side that is compared: larger images are scaled down
 FEATURES = 500  # the most of an image
 CONTRAST = 0.015  # SIFT's threshold: half its usual one, for dull images
@@ -106,10 +108,38 @@ class Picture:
         return Features(points, np.clip(np.rint(vectors[order] * 400), 0, 255).astype(np.uint8))
 
     @cached_property
+    def border(self) -> np.ndarray | None:
+        """The corners of what a border of one colour surrounds, see `content_frame`; None without such a border."""
+        return content_frame(self.pixels)
+
+    @cached_property
+    def frame(self) -> np.ndarray:
+        """The corners (4, 2), in pixels, of the image without a border of one colour, one after the other.
+
+        Pixel centres are at whole numbers, corners at the outer edges of pixels.
+        """
+        if self.border is not None:
+            start, along, down, _ = self.border[[0, 1, 3, 2]]
+            along, down = along - start, down - start
+            along, down = along / np.linalg.norm(along), down / np.linalg.norm(down)
+            return self.border + 0.5 * np.array([-along - down, along - down, along + down, down - along])
+        return self.edges
+
+    @property
+    def edges(self) -> np.ndarray:
+        """The corners of the whole image."""
+        width, height = self.shape
+        return np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64) - 0.5
+
+    @cached_property
     def thumbnail(self) -> np.ndarray:
-        """Grey, (THUMBNAIL, THUMBNAIL), mean 0 and length 1; all zero for an image of one colour."""
+        """What is in the frame: grey, (THUMBNAIL, THUMBNAIL), mean 0 and length 1; zero for an image of one colour."""
         cv2 = need_opencv()
-        small = cv2.resize(self.grey, (THUMBNAIL, THUMBNAIL), interpolation=cv2.INTER_AREA).astype(np.float32)
+        shown, size = self.grey, (THUMBNAIL, THUMBNAIL)
+        if self.border is not None:
+            unit = np.linalg.inv(_unit_map(self.frame)) @ np.diag([1 / 96, 1 / 96, 1])
+            shown = cv2.warpAffine(shown, unit[:2], (96, 96), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP)
+        small = cv2.resize(shown, size, interpolation=cv2.INTER_AREA).astype(np.float32)
         small -= small.mean()
         length = float(np.linalg.norm(small))
         return small / length if length > 0.5 * THUMBNAIL else np.zeros_like(small)
@@ -161,14 +191,17 @@ def symmetries(first: Picture, second: Picture) -> list[tuple[float, np.ndarray]
 
 def frame_map(first: Picture, second: Picture, quarter: int, mirrored: bool) -> np.ndarray:
     """The map of one whole frame to another: mirrored left to right first, then rotated to the left."""
-    width, height = first.shape
-    unit = np.array([[1 / width, 0, 0.5 / width], [0, 1 / height, 0.5 / height], [0, 0, 1]])  # pixel centres to [0, 1]
+    unit = _unit_map(first.frame)
     turn = np.array([[-1, 0, 1], [0, 1, 0], [0, 0, 1]]) if mirrored else np.eye(3)
     for _ in range(quarter):
         turn = np.array([[0, 1, 0], [-1, 0, 1], [0, 0, 1]]) @ turn  # x, y -> y, 1 - x
-    wide, high = second.shape
-    pixels = np.array([[wide, 0, -0.5], [0, high, -0.5], [0, 0, 1]])
-    return (pixels @ turn @ unit)[:2]
+    return (np.linalg.inv(_unit_map(second.frame)) @ turn @ unit)[:2]
+
+
+def _unit_map(frame: np.ndarray) -> np.ndarray:
+    """The map (3, 3) from pixels to [0, 1] over a frame."""
+    side, down, start = frame[1] - frame[0], frame[3] - frame[0], frame[0]
+    return np.linalg.inv(np.array([[side[0], down[0], start[0]], [side[1], down[1], start[1]], [0, 0, 1]]))
 
 
 def whole_frames(first: Picture, second: Picture, matrix: np.ndarray) -> np.ndarray | None:
@@ -176,8 +209,7 @@ def whole_frames(first: Picture, second: Picture, matrix: np.ndarray) -> np.ndar
 
     Features find such a map only up to a part of a pixel.
     """
-    width, height = first.shape
-    corners = np.array([[0, 0], [width, 0], [0, height], [width, height]], np.float64) - 0.5
+    corners = first.frame
     found = mapped(matrix, corners)
     for mirrored in (False, True):
         for quarter in range(4):

@@ -17,8 +17,12 @@ from .local_features import SIDE, Picture, align, inverse, mapped, symmetries, w
 # `evidence`.
 BIAS = -17.784
 WEIGHTS = (-0.302, -0.451, -0.372, 2.882, -0.771, -1.403, -1.212, 0.0, 0.741, -0.209)
-SURE = 1.0  # the least odds of a copy, as a logarithm
-CERTAIN = 7.0  # of one whose frame is not in the other: two crops of a photograph have 8 and more, other shots up to 6
+SURE = 2.0  # the least odds of a copy, as a logarithm
+CERTAIN = (
+    7.0  # of one whose map is that of another shot: two crops of a photograph have 8 and more, other shots up to 6
+)
+FRAMED = -3.0  # of one whose frames are the same, and whose windows are shifted by less than these pixels
+STILL, STIFF = 0.25, 0.3  # half of the windows, see `Comparison.drift`, and nearly all large ones, see `bend`
 LEAST = 0.7  # the least median correlation of a copy
 DRAWN_AGREE, DRAWN_MEDIAN = 0.985, 0.88  # of a copy of a drawn image: the windows that agree, their median correlation
 LOCAL, OVERLAY = 2.0, 0.6  # see `_moved`
@@ -27,7 +31,10 @@ FLAT = 0.75  # above it, images are drawn (screenshots, text, charts): they diff
 DETAIL = 1600  # pixels of the long side at which drawn images are compared
 CHANGED = 25.0  # the largest difference of a copy of a drawn image, of 255
 OVERLAP = 0.5  # the least share of one of the frames in the other
-OUTSIDE = 0.6  # pixels that corners of a frame may be beyond the other one: of nearly all copies they are 0.4 at most
+OUTSIDE = 0.8  # pixels that corners of a frame may be beyond the other one: of nearly all copies they are 0.4 at most
+LEAN = 0.6  # pixels, see `Comparison.lean`
+SAME_FRAME = 0.3  # pixels that corners of the same frame may be apart
+NEARLY = 0.03  # of the side: corners that are less apart, but not the same, are those of another shot
 CONTAINED = 0.993  # the share of a frame that lies in the other one; camera shots of one thing overlap, copies contain
 PLAIN, FILLED = 24, 10  # levels, of 255, that the colours of a border differ by; of one that stands for a frame
 BORDER = 0.995  # the share of pixels of a border that have its colour
@@ -210,8 +217,19 @@ def is_copy(first: Picture, second: Picture, found: Comparison) -> bool:
 
 
 def least_odds(first: Picture, second: Picture, found: Comparison) -> float:
-    """The odds that a copy must have, as a logarithm: more if a corner of either frame is beyond the other one."""
-    return SURE if found.outside <= OUTSIDE or _bordered(first, second, found) else CERTAIN
+    """The odds that a copy must have, as a logarithm, by what the map says.
+
+    Programs keep the frame, cut something off, or rotate by an angle that is seen: then less is needed. From hands that
+    hold a camera come frames that overlap, or that are rotated, moved and enlarged by a little.
+    """
+    if found.apart <= SAME_FRAME:
+        return FRAMED if found.drift < STILL and found.bend < STIFF else SURE
+    known = first.border is not None or second.border is not None  # up to a part of a pixel
+    if known and found.apart <= 1 and found.outside <= OUTSIDE:
+        return SURE
+    if found.lean > LEAN or (not known and found.apart < NEARLY * found.side):
+        return CERTAIN
+    return SURE if found.outside <= OUTSIDE or (not known and _bordered(first, second, found)) else CERTAIN
 
 
 def can_be_copy(first: Picture, second: Picture, found: Comparison) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from patchreorder.data.generated import write_photos
 from patchreorder.data.images import BadImage
-from patchreorder.data.loader import PREFETCH, WorkerDied, parallel_map, stream
+from patchreorder.data.loader import PREFETCH, WorkerDied, parallel_map, processors, stream
 from patchreorder.data.photos import Photos
 
 
@@ -162,3 +162,14 @@ def test_workers_die_with_a_parent_that_has_threads_and_a_group(tmp_path):
         assert all(map(alive, pids))
         parent.kill()
     wait_for_the_end(*pids)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot limit a process to processors")
+def test_processors_are_those_that_the_process_may_use():
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert processors() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert processors() == len(allowed)

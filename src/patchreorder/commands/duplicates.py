@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -58,6 +57,7 @@ def duplicates(
         undo: take back the last `--move-to` or `--link`.
         workers: processes that compare; by default all cores.
     """
+    from patchreorder.data.loader import processors
     from patchreorder.engine.progress import Terminal
     from patchreorder.search import actions, duplicates_page, listing, page
     from patchreorder.search.duplicates import find_duplicates
@@ -84,7 +84,7 @@ def duplicates(
     rule = KeepRule(keep, tuple(folder.resolve() for folder in reference))
     with console.status("opening the index"):
         opened = Index(index)
-    workers = (os.cpu_count() or 1) if workers is None else workers
+    workers = processors() if workers is None else workers
     with contextlib.closing(screen):
         found = find_duplicates(opened, keep=rule, similar=similar, workers=workers, screen=screen)
     if csv or json:

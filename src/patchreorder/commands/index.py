@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -49,6 +48,7 @@ def index(
             at the end the command without --part makes the index of all parts.
         workers: processes that decode images; by default all cores.
     """
+    from patchreorder.data.loader import processors
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.search.descriptors import open_descriptor
@@ -59,7 +59,7 @@ def index(
         raise ValueError("name a folder of images, or several")
     chosen = Part.parse(part) if part else None
     keep_freed_memory()
-    workers = (os.cpu_count() or 1) if workers is None else workers
+    workers = processors() if workers is None else workers
     with contextlib.closing(Terminal(open_console())) as screen:
         try:
             descriptor = open_descriptor(model, weights=weights, say=screen.say)

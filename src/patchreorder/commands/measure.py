@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -116,6 +115,7 @@ def measure(
     ]
     import torch
 
+    from patchreorder.data.loader import processors
     from patchreorder.data.sweeps import fitting_side, sweep
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
@@ -152,7 +152,7 @@ def measure(
                 labels=labels,
                 count=count,
                 strict=strict,
-                workers=(os.cpu_count() or 1) if workers is None else workers,
+                workers=processors() if workers is None else workers,
                 progress=screen.progress("checking images"),
             )
         for files, what in ((found.bad, "images are left out"), (found.ignored, "files are no images")):

@@ -158,12 +158,13 @@ def use_cores(threads: int, workers: int | None) -> int:
         raise ValueError(f"workers ({workers}) must be 0 (decode in the process that trains) or more")
     import torch
 
+    from patchreorder.data.loader import processors
     from patchreorder.engine.memory import keep_freed_memory
 
     keep_freed_memory()
     if threads:
         torch.set_num_threads(threads)
-    cores = (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cores = processors() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(1, cores) if workers is None else workers
 
 

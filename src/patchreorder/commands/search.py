@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -53,6 +52,7 @@ def search(
     if not image.exists():
         raise ValueError(f"{clean(str(image))} is not an image and not a folder")
     console = open_console(stderr=json)
+    from patchreorder.data.loader import processors
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.search import page
@@ -73,7 +73,7 @@ def search(
     if weights is None and opened.manifest.weights:
         weights = Path(opened.manifest.weights)
     descriptor = open_descriptor(model or opened.manifest.maker.model, weights=weights, say=screen.say)
-    workers = (os.cpu_count() or 1) if workers is None else workers
+    workers = processors() if workers is None else workers
     with contextlib.closing(screen):
         answers, bad = search_images(
             opened,

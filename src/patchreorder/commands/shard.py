@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -37,6 +36,7 @@ def shard(
         skip_unreadable: leave out images that cannot be read, and list them in skipped.txt.
     """
     from patchreorder.data import folders, shard_writer, webdataset
+    from patchreorder.data.loader import processors
     from patchreorder.engine.progress import Terminal
 
     console = open_console()
@@ -68,7 +68,7 @@ def shard(
                     listing,
                     out / split,
                     size=size,
-                    workers=(os.cpu_count() or 1) if workers is None else workers,
+                    workers=processors() if workers is None else workers,
                     skip_unreadable=skip_unreadable,
                     say=screen.say,
                     progress=screen.progress(f"writing {out / split}"),

@@ -37,6 +37,11 @@ class WorkerDied(OSError):
     """A worker process ended before it was done."""
 
 
+def processors() -> int:
+    """How many processors this process may use: in many containers fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def stream(
     data: Batches, parts: Iterable[tuple[Tensor, int]], *, workers: int
 ) -> Generator[tuple[Tensor, Tensor], None, None]:

@@ -4,7 +4,6 @@ Annotations are not postponed here: FastAPI evaluates them, and would not find n
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from patchreorder import __version__
 from patchreorder.data.images import BadImage
+from patchreorder.data.loader import processors
 
 from . import networks, photographs, requests
 from .cache import Cache
@@ -57,7 +57,7 @@ def create_app(
     from starlette.routing import Route
 
     models = networks.Networks()
-    cores = os.cpu_count() or 1
+    cores = processors()
     live = Pool(workers=cores, waiting=24, seconds=LIVE_SECONDS)
     rotating, shifting = (Pool(workers=max(1, cores // 2), waiting=24, seconds=SLOW_SECONDS) for _ in range(2))
     decoding = Pool(workers=1, waiting=3, seconds=SLOW_SECONDS)

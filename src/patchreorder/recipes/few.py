@@ -138,6 +138,11 @@ RECIPE = Recipe(
         *((name, "pr_cnn_fine") for name in ("aligned", "straightened", "posed", "unrolled", "cnn_gap", "st_cnn")),
     ],
     curves={"training loss": {"x": "epoch", "y": "training loss", "log": True}},
-    figure={"kind": "counts", "x": "training digits", "y": "error %", "panels": {"R": "rotated", "T": "shifted"}},
-    command="patchreorder run few --setting generated",
+    figure={
+        "kind": "counts",
+        "x": "training digits",
+        "y": "error %",
+        "panels": {"R": "rotated", "T": "shifted"},
+        "n": "test digits",
+    },
 )

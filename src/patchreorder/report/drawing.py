@@ -23,10 +23,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAPER = PAGE, INK, FAINT, RULE = "#ffffff", "#22222b", "#5f5f6b", "#dcdce2"
-LINES = "#8a8a94", "#e07a1f", "#3b4cc0", "#1b9e77", "#a03c8c", "#4aa5d8", "#b3261e", "#6b5310", "#0e0e12"
-GREY, ORANGE, BLUE, GREEN, _, _, _, _, BLACK = LINES
+LINES = "#8a8a94", "#e07a1f", "#3b4cc0", "#1b9e77", "#a03c8c", "#4aa5d8", "#b3261e", "#6b5310", "#0e0e12", "#12606a"
+GREY, ORANGE, BLUE, GREEN, _, _, _, _, BLACK, _ = LINES
 DARK_PAPER = "#17181c", "#e6e6ea", "#a3a3b0", "#34353d"
-DARK_LINES = "#9a9aa6", "#ff9d4d", "#93a8ff", "#3fc79c", "#dd8bcf", "#6fbfeb", "#ff8078", "#c9a94a", "#f2f2f5"
+DARK_LINES = (
+    "#9a9aa6",
+    "#ff9d4d",
+    "#93a8ff",
+    "#3fc79c",
+    "#dd8bcf",
+    "#6fbfeb",
+    "#ff8078",
+    "#c9a94a",
+    "#f2f2f5",
+    "#5fc9d6",
+)
 DARK = dict(zip(PAPER + LINES, DARK_PAPER + DARK_LINES, strict=True))
 DARK_SHEET = "@media (prefers-color-scheme: dark) {{ {} }}".format(
     " ".join(
@@ -83,8 +94,19 @@ class Style(NamedTuple):
 
 
 # Distinct for any colour vision, and by dashes and marks alone.
-DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), "-", (0, (6, 2, 1.5, 2)), (0, (3.5, 1.5)), "-", (0, (5, 2)), "-")
-STYLES = tuple(map(Style, LINES, DASHES, "osD^vPX<h"))
+DASHES = (
+    "-",
+    (0, (5, 2)),
+    (0, (1.5, 1.5)),
+    "-",
+    (0, (6, 2, 1.5, 2)),
+    (0, (3.5, 1.5)),
+    "-",
+    (0, (5, 2)),
+    "-",
+    (0, (8, 2)),
+)
+STYLES = tuple(map(Style, LINES, DASHES, "osD^vPX<h>"))
 
 
 class Drawing(NamedTuple):

@@ -178,15 +178,15 @@ def align(first: Picture, second: Picture) -> Alignment | None:
     return best
 
 
-def symmetries(first: Picture, second: Picture) -> list[tuple[float, np.ndarray]]:
-    """How well thumbnails correlate in each of the eight symmetries, best first, and the maps of the whole frames."""
+def best_symmetry(first: Picture, second: Picture) -> tuple[float, np.ndarray]:
+    """The symmetry of the eight in which thumbnails correlate best: how well, and its map of the whole frames."""
     found = []
     for mirrored in (False, True):
+        shown = first.thumbnail[:, ::-1] if mirrored else first.thumbnail
         for quarter in range(4):
-            shown = first.thumbnail[:, ::-1] if mirrored else first.thumbnail
-            shown = np.rot90(shown, quarter)
-            found.append((float((shown * second.thumbnail).sum()), frame_map(first, second, quarter, mirrored)))
-    return sorted(found, key=lambda item: -item[0])
+            found.append((float((np.rot90(shown, quarter) * second.thumbnail).sum()), quarter, mirrored))
+    correlation, quarter, mirrored = max(found, key=lambda item: item[0])
+    return correlation, frame_map(first, second, quarter, mirrored)
 
 
 def frame_map(first: Picture, second: Picture, quarter: int, mirrored: bool) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .comparison import Comparison, compare, largest_difference
-from .local_features import SIDE, Picture, align, inverse, mapped, symmetries, whole_frames
+from .local_features import SIDE, Picture, align, best_symmetry, inverse, mapped, whole_frames
 
 # Chosen by benchmarks/copy_rule.py on several sets, whose rows were not kept, before `bend` was there and before drift
 # and overlay were measured as now. The logarithm of the odds that two aligned images are copies, in the order of
@@ -171,7 +171,7 @@ def relate(first: Picture, second: Picture) -> Relation:
 
 def comparisons(first: Picture, second: Picture) -> Iterator[tuple[Comparison, int]]:
     """Two images laid over each other in the ways that a copy may lie, and the local features that agree on each."""
-    correlation, matrix = symmetries(first, second)[0]
+    correlation, matrix = best_symmetry(first, second)
     if correlation > ALIKE:
         yield compare(first, second, matrix), 0
     aligned = align(first, second)

@@ -34,7 +34,7 @@ from .refusal import Refusal, keeping
 
 BATCH, RATE, DECAY = 32, 3e-4, 0.05  # of AdamW: folded batch norms leave layers with gradients of very different sizes
 CLIP = 1.0  # of the gradient's norm: the head's large weights would send steps through the backbone that destroy it
-EARLY = 2  # named layers that stay as they are: they are general, and half of the time of a backward pass is theirs
+EARLY = 2  # named layers that stay as they are: their maps are the largest, and cost most in a backward pass
 TRAINED = 0.5  # of the saved weights; the rest is the frozen backbone's, which knows more kinds of light (WiSE-FT)
 FOLDS = 10  # one of them, in which look-alikes stay together, decides whether the result is kept, and calibrates it
 VARIED = 0.25  # zoom of training poses, at least

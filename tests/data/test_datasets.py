@@ -123,6 +123,14 @@ def test_centred_digits_are_in_the_centre_of_the_canvas_of_t():
     assert torch.equal(both[..., 7:35, 7:35], rotated)
 
 
+def test_digits_of_any_rotation_are_rotated_by_up_to_180_degrees():
+    change = datasets.MNIST_VARIANTS["mnist-c360"].apply
+    plain, centred = (generate_digits(name, count=2).batch(torch.arange(2))[0] for name in ("mnist", "mnist-c"))
+    quarter, half = torch.tensor([[0.75]] * 2), torch.tensor([[0.0]] * 2)
+    torch.testing.assert_close(change(plain, quarter), centred.rot90(1, (2, 3)), atol=1e-4, rtol=0)
+    torch.testing.assert_close(change(plain, half), centred.rot90(2, (2, 3)), atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize(("name", "plain"), [("mnist-r-aug", "mnist-r"), ("mnist-t-aug", "mnist-t")])
 def test_augmented_digits_are_rotated_and_scaled_by_little(name, plain, monkeypatch):
     count = 200

@@ -105,6 +105,8 @@ def test_rotated_filters_have_the_identity_among_them():
     rotated = [name for name, module in model.named_children() if isinstance(module, RotationConv2d)]
     assert rotated == ["conv1", "conv2", "conv5"]
     assert 0.0 in ANGLES_WITH_IDENTITY
+    assert len(ANGLES_WITH_IDENTITY) == 6
+    assert max(min(abs(angle - own) for own in ANGLES_WITH_IDENTITY) for angle in range(-90, 91)) == 18
     digits = create_model("si_cnn", dataset="mnist-r", identity=True)
     assert digits.get_submodule("conv1").angles == ANGLES_WITH_IDENTITY
     assert 0.0 not in create_model("si_cnn", dataset="mnist-r").get_submodule("conv1").angles

@@ -60,6 +60,7 @@ def _unchanged(images: Tensor, numbers: Tensor) -> Tensor:
 # ---- MNIST -----------------------------------------------------------------------------------------
 
 _rotated_digits = rotated_by(90)
+_any_rotation = rotated_by(180)
 
 
 def _shifted_digits(images: Tensor, numbers: Tensor) -> Tensor:
@@ -90,9 +91,10 @@ MNIST_VARIANTS = {
     "mnist-t-aug": Variant(
         CANVAS, 4, lambda x, numbers: _shifted_digits(_augmented_digits(x, numbers[:, 2:]), numbers[:, :2])
     ),
-    # In the centre of T's canvas: as they are, and rotated as R.
+    # In the centre of T's canvas: as they are, rotated as R, and by any angle.
     "mnist-c": Variant(CANVAS, 0, _centred_digits),
     "mnist-cr": Variant(CANVAS, 1, lambda x, numbers: _centred_digits(_rotated_digits(x, numbers), numbers)),
+    "mnist-c360": Variant(CANVAS, 1, lambda x, numbers: _centred_digits(_any_rotation(x, numbers), numbers)),
 }
 
 # ---- CIFAR-10 --------------------------------------------------------------------------------------

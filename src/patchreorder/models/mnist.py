@@ -146,7 +146,7 @@ def pr_cnn_fine(size: int, **options: Any) -> nn.Module:
 def si_cnn(size: int, *, identity: bool = False) -> nn.Module:
     """The CNN with six rotated copies of each filter and their maximum at every position.
 
-    With `identity` there are seven, the filter as it is among them.
+    With `identity` the filter as it is is among them: the angles are 18 degrees further (`ANGLES_WITH_IDENTITY`).
     """
     kind = partial(RotationConv2d, angles=ANGLES_WITH_IDENTITY) if identity else RotationConv2d
     return _network(size, first=kind, second=kind)

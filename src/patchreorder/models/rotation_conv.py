@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 ANGLES = (-90.0, -54.0, -18.0, 18.0, 54.0, 90.0)  # the paper's six, evenly spaced; 0 is not among them
-ANGLES_WITH_IDENTITY = (-90.0, -60.0, -30.0, 0.0, 30.0, 60.0, 90.0)  # the fewest from end to end with 0, as dense
+ANGLES_WITH_IDENTITY = (-72.0, -36.0, 0.0, 36.0, 72.0, 108.0)  # six as far apart, 0 among them: moved by 18 degrees
 CACHE = 1 << 20  # bytes of kernels that fit the cache of a processor's core
 VECTOR = 16  # output channels that it computes together
 

@@ -11,6 +11,7 @@ from patchreorder import recipes
 from patchreorder.data.datasets import MNIST_VARIANTS, Digits
 from patchreorder.data.generated import generate_digits
 from patchreorder.engine import checkpoint
+from patchreorder.engine.options import Training
 from patchreorder.engine.predict import predict
 from patchreorder.laboratory import classification
 from patchreorder.laboratory.rows import read as read_rows
@@ -68,6 +69,25 @@ def test_the_weights_and_the_mistakes_of_a_cell_belong_together(tmp_path):
     for place, m in enumerate(shown):
         image = test_set.batch(torch.tensor([m["index"]]))[0][0, 0]
         assert np.abs(strip[:, 42 * place : 42 * (place + 1)] - image.numpy() * 255).max() <= 0.5
+
+
+def test_a_network_is_tested_in_the_middle_of_its_training_and_trained_as_without(tmp_path):
+    smoke = TABLE1.settings["smoke"]
+
+    def row(out: str, steps: int, tested_at: tuple[int, ...]):
+        training = Training(steps=steps, batch=8, schedule="step")
+        plan = dataclasses.replace(smoke.plan("cnn", "R"), training=training, tested_at=tested_at)
+        setting = dataclasses.replace(smoke, plan=lambda row, column: plan)
+        recipe = dataclasses.replace(TABLE1, settings={"smoke": setting})
+        run(recipe, out=tmp_path / out, setting="smoke", rows=["cnn"], columns=["R"])
+        return read_rows(tmp_path / out / "table1.jsonl").results[0]
+
+    whole, without, begun = row("whole", 30, (10, 20, 30)), row("without", 30, ()), row("begun", 10, ())
+    assert whole.errors == without.errors
+    assert "error by step" not in without.curves
+    curve = dict(whole.curves["error by step"])
+    assert list(curve) == [10, 20, 30]
+    assert (curve[10], curve[30]) == (begun.value, whole.value)
 
 
 def some_digits(variant: str, count: int = 3) -> Digits:

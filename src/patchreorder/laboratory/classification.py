@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +22,7 @@ from patchreorder.engine.predict import predict
 from patchreorder.engine.state import NotFinite
 from patchreorder.engine.train import Trained, train
 from patchreorder.files import write_whole
-from patchreorder.metrics.accuracy import mistakes
+from patchreorder.metrics.accuracy import error_rate, mistakes
 from patchreorder.models import count_parameters
 
 from .cells import Job
@@ -28,6 +30,7 @@ from .provenance import provenance
 from .rows import Result
 from .task import Task
 
+TESTED = "tested.json"  # errors in the middle of a training, in the cell's folder
 TILES = 16  # examples of errors
 TILE = 64  # pixels a side at most
 
@@ -94,12 +97,14 @@ class Classification(Task):
             network.logits[dataset] = predict(network.model, test_set, world=job.world)
         logits, labels = network.logits[dataset]
         wrong, answers = mistakes(logits, labels, top=job.column.top)
+        share = 100 * len(wrong) / len(labels)
         if job.world.is_main:
             _write_tiles(job.out / "pictures" / f"{job.cell.folder}.png", self.shown(job), wrong[:TILES])
         curves = {"training loss": network.done.curve} | self.curves(job, network.model, test_set)
+        if plan.tested_at:
+            curves["error by step"] = [*map(list, _read_tested(job)), [float(network.done.steps), share]]
         shown = zip(wrong[:TILES].tolist(), labels[wrong[:TILES]].tolist(), answers[:TILES].tolist(), strict=True)
         names = self.names(job)
-        share = 100 * len(wrong) / len(labels)
         return Result(
             **job.cell._asdict(),
             metric=self.metric,
@@ -147,6 +152,8 @@ class Classification(Task):
         callback = job.screen.training(title)
         if job.resources.tensorboard and world.is_main:
             callback = progress.both(callback, progress.tensorboard(job.folder / "tensorboard"))
+        if plan.tested_at and world.is_main:
+            callback = progress.both(callback, self.testing(job, model))
         try:
             done = train(
                 model,
@@ -166,6 +173,24 @@ class Classification(Task):
             checkpoint.write(job.folder / "weights.safetensors", model.state_dict(), made_by)
         self.last = Network(job.folder, model, done, len(training_set))
         return self.last
+
+    def testing(self, job: Job, model: nn.Module) -> progress.Callback:
+        """A callback that tests the network in the middle of its training; a resumed training goes on with the file."""
+        tested, test_set = dict(_read_tested(job)), self.test_set(job)
+
+        def test(reached: progress.Progress) -> None:
+            if reached.step in job.plan.tested_at and reached.step < reached.total and reached.step not in tested:
+                tested[reached.step] = error_rate(*predict(model, test_set))
+                write_whole(job.folder / TESTED, json.dumps(sorted(tested.items())).encode())
+
+        return test
+
+
+def _read_tested(job: Job) -> list[tuple[float, float]]:
+    """The steps after which the network of a cell was tested so far, and its errors then."""
+    with contextlib.suppress(FileNotFoundError):
+        return [(float(step), float(error)) for step, error in json.loads((job.folder / TESTED).read_text())]
+    return []
 
 
 def _load_start(model: nn.Module, job: Job) -> None:

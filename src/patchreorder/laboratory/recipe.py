@@ -51,6 +51,7 @@ class Plan:
         per_class: at most so many training photographs of every class are used; None for all.
         images_by_seed: the cell's seed draws which training images are used, instead of the first.
         curve_images: test images that curves over poses are measured on.
+        tested_at: numbers of steps after which the network is also tested, for a curve over the training.
         copies: augmented copies of every image whose features are kept; epochs use them in turn.
         frozen: the convolutions are pretrained on ImageNet and are not trained.
         start: the row whose weights the training begins with.
@@ -73,6 +74,7 @@ class Plan:
     per_class: int | None = None
     images_by_seed: bool = False
     curve_images: int = 2000
+    tested_at: Sequence[int] = ()
     copies: int = 1
     frozen: bool = False
     start: str | None = None

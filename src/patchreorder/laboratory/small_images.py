@@ -27,6 +27,7 @@ from .recipe import Column, Plan, Row
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CURVES: Mapping[str, Mapping[str, Any]] = {
     "training loss": {"x": "epoch", "y": "training loss", "log": True},
+    "error by step": {"x": "steps of training", "y": "error %"},
     "error by angle": {"x": "images rotated by (degrees)", "y": "error %"},
     "error by shift": {"x": "images shifted right by (pixels)", "y": "error %"},
 }

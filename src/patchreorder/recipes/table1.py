@@ -192,12 +192,15 @@ def _generated(row: str, column: str) -> Plan:
     return replace(_short(row, column), fixed_poses=True)
 
 
+TESTED_AT = (10_000, 20_000, 40_000, 80_000)  # steps of the paper's 150,000
+
+
 def _paper(row: str, column: str) -> Plan:
     training = Training(
         steps=150_000, batch=256, lr=0.01, momentum=0.9, nesterov=False, schedule="step", decay_every=50_000
     )
     note = _note(row) if row == "cnn_aug" else ""
-    return Plan(training=training, view=_view(row, column), note=note)
+    return Plan(training=training, view=_view(row, column), tested_at=TESTED_AT, note=note)
 
 
 def _smoke(row: str, column: str) -> Plan:

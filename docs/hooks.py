@@ -72,7 +72,7 @@ def commands() -> str:
         "Commands and options are completed by the Tab key after",
         "```sh\n"
         "patchreorder --completion bash > ~/.local/share/bash-completion/completions/patchreorder\n"
-        "patchreorder --completion zsh > ~/.zfunc/_patchreorder    # with fpath+=~/.zfunc before compinit in ~/.zshrc\n"
+        "patchreorder --completion zsh > ~/.zfunc/_patchreorder  # fpath+=~/.zfunc before compinit in ~/.zshrc\n"
         "patchreorder --completion fish > ~/.config/fish/completions/patchreorder.fish\n"
         "```",
         "## patchreorder",

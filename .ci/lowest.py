@@ -2,6 +2,7 @@
 
 python .ci/lowest.py             # make test-lowest
 python .ci/lowest.py 3.10 3.13   # these only
+python .ci/lowest.py 3.11 -- tests/operator tests/layers   # these tests, where there is torch
 
 uv chooses the lowest versions that have wheels for a Python. torch is its CPU build, never gigabytes of CUDA: where no
 index has one for a Python, the tests that need no torch run.
@@ -65,8 +66,8 @@ def lowest(version: str, extras: list[str]) -> list[str]:
     return [line for line in found.stdout.splitlines() if re.match(r"\w", line) and not CUDA.match(line)]
 
 
-def test(version: str) -> str:
-    """Test on one Python; return what came out in a few words."""
+def test(version: str, tests: list[str]) -> str:
+    """Test on one Python; return what came out in a few words. `tests` are all fast ones by default."""
     interpreter = shutil.which(f"python{version}")
     if not interpreter or not run(interpreter, "--version", quiet=True):
         return "not here"
@@ -83,14 +84,18 @@ def test(version: str) -> str:
         return "cannot be installed"
     # Old versions warn about newer ones that they use.
     pytest = [folder / "bin" / "python", "-m", "pytest", "-W", "ignore::DeprecationWarning"]
-    options = ["-n", "2", "--dist", "loadfile"] if has_torch else ["--noconftest", *WITHOUT_TORCH]
+    options = ["-n", "2", "--dist", "loadfile", *tests] if has_torch else ["--noconftest", *WITHOUT_TORCH]
     passed = run(*pytest, *options)
     with_torch = f"with {build}" if has_torch else f"no {build} here; tests without torch"
     return f"{'passed' if passed else 'FAILED'} ({with_torch})"
 
 
 if __name__ == "__main__":
-    results = {version: test(version) for version in sys.argv[1:] or ("3.10", "3.11", "3.12", "3.13")}
+    versions, tests = sys.argv[1:], []
+    if "--" in versions:
+        at = versions.index("--")
+        versions, tests = versions[:at], versions[at + 1 :]
+    results = {version: test(version, tests) for version in versions or ("3.10", "3.11", "3.12", "3.13")}
     for version, result in results.items():
         print(f"Python {version}: {result}")
     sys.exit(any("passed" not in result and result != "not here" for result in results.values()))

@@ -48,7 +48,7 @@ def on_page_markdown(text: str, *, page: Page, **_: Any) -> str:
     """Fill in results, and lead links out of docs/ to the site's copies."""
     up = "../" * page.file.src_uri.count("/")
     text = directives.fill(text, data=f"{up}{DATA}/")
-    text = text.replace("](../results/", f"]({up}{DATA}/")
+    text = re.sub(r"\]\(\.\./results/([\w.]+\.(?:jsonl?|svg))\)", rf"]({up}{DATA}/\1)", text)
     text = re.sub(r"\]\(\.\./examples/(\w+)\.ipynb\)", rf"]({up}examples/\1.md)", text)
     return re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"\1", text) if not up else text
 
@@ -72,7 +72,7 @@ def commands() -> str:
         "Commands and options are completed by the Tab key after",
         "```sh\n"
         "patchreorder --completion bash > ~/.local/share/bash-completion/completions/patchreorder\n"
-        "patchreorder --completion zsh > ~/.zfunc/_patchreorder    # with fpath+=~/.zfunc before compinit in ~/.zshrc\n"
+        "patchreorder --completion zsh > ~/.zfunc/_patchreorder  # fpath+=~/.zfunc before compinit in ~/.zshrc\n"
         "patchreorder --completion fish > ~/.config/fish/completions/patchreorder.fish\n"
         "```",
         "## patchreorder",

@@ -113,8 +113,8 @@ def duplicates(
     notes = Terminal(open_console(stderr=True)) if not console.is_terminal else screen
     spare = sum(not member.keep for group in found.groups for member in group)
     notes.say(
-        f"{len(found.groups)} groups with {spare} copies to spare, of {len(opened)} images; {found.compared} pairs "
-        f"compared. Files are in {clean(str(opened.root))}."
+        f"Groups: {len(found.groups)}, with copies to spare: {spare}, images: {len(opened)}, pairs compared: "
+        f"{found.compared}. Files are in {clean(str(opened.root))}."
     )
     if html:
         with console.status("writing the page"):

@@ -1,6 +1,6 @@
 """The linear head of `fit` against other ways to make one, on the same features of the same photographs.
 
-    python benchmarks/head.py --data DIR [DIR ...] [--per-class 20] [--learn 5] [--features runs/head]
+    python benchmarks/head.py --data DIR [DIR ...] [--per-class 20] [--learn 5 [--draws 4]] [--features runs/head]
 
 DIR holds CLASS/*.jpg, or train/CLASS/*.jpg and val/CLASS/*.jpg; the file names decide which photographs of each class
 are used. Features are those of EfficientNet-lite0 that `fit` computes: the plain average of the last maps, and the same
@@ -9,7 +9,8 @@ much as the photograph as it is; with four that together count as much as it, wh
 scikit-learn's logistic regression without copies and with four. Each has its strength chosen among six by four-fold
 cross-validation in the training photographs, look-alikes in one fold. Beside them: what `fit` chooses among its
 candidates, and five nearest neighbours. Tested as they are, rotated by up to 45 degrees, shifted, and at any rotation.
-With `--learn 5` the training has so few photographs of each class.
+With `--learn 5` the training has so few photographs of each class, the first ones or as often as `--draws` says others;
+with draws only what `fit` chooses is shown, beside the highest score alone, which does not prefer posed copies.
 Also measured: how many photographs "none of these" refuses at several thresholds, own ones that are right and those of
 the other sets. Seconds are of the processor, of choosing and training. scikit-learn is needed for this only.
 """
@@ -126,11 +127,12 @@ def of_fit(own: Set, blocks: Sequence[Block]) -> dict[str, tuple[str, Tensor]]:
     tried = choose.cross_validate(
         own.known, own.labels, own.folds, classes=own.classes, candidates=choose.candidates(blocks)
     )
-    chosen = max(tried, key=lambda each: each.score)
-    head = choose.train(own.known, own.labels, chosen, classes=own.classes)
-    test = torch.cat([own.unseen.block(block) for block in chosen.candidate.blocks], 2)
-    reads = f"{chosen.candidate.name}{', copies' if chosen.copies else ''}, {chosen.strength:g}"
-    found = {"fit": (reads, head(test).argmax(2) == own.truth[:, None])}
+    found = {}
+    for name, chosen in (("fit", choose.best(tried)), ("highest score", max(tried, key=lambda each: each.score))):
+        head = choose.train(own.known, own.labels, chosen, classes=own.classes)
+        test = torch.cat([own.unseen.block(block) for block in chosen.candidate.blocks], 2)
+        reads = f"{chosen.candidate.name}{', copies' if chosen.copies else ''}, {chosen.strength:g}"
+        found[name] = (reads, head(test).argmax(2) == own.truth[:, None])
     test = own.unseen.block(blocks[-1])
     votes = nearest_neighbours(
         own.known.block(blocks[-1], [0])[:, 0], own.labels, test.flatten(0, 1), classes=own.classes
@@ -189,12 +191,43 @@ def opened(data: Path, features: Path, per_class: int | None, learn: int | None)
         )
     )
     labels, truth = training.labels[known.kept], testing.labels[unseen.kept]
-    if learn:
-        rows = torch.cat([(labels == label).nonzero()[:learn, 0] for label in labels.unique()])
-        pools = {block: values[rows] for block, values in known.pools.items()}
-        known, labels = replace(known, kept=rows.tolist(), pools=pools), labels[rows]
     folds = choose.folds_of(known, labels, stored_blocks(backbone)[-1])
-    return Set(data.name, known, unseen, labels, truth, folds, len(training.classes))
+    whole = Set(data.name, known, unseen, labels, truth, folds, len(training.classes))
+    return few(whole, learn, None) if learn else whole
+
+
+def few(own: Set, learn: int, draw: int | None) -> Set:
+    """The set with so few photographs of each class to learn from: the first ones, or drawn."""
+    random, rows = torch.Generator().manual_seed(draw or 0), []
+    for label in own.labels.unique():
+        every = (own.labels == label).nonzero()[:, 0]
+        rows.append(every[:learn] if draw is None else every[torch.randperm(len(every), generator=random)[:learn]])
+    kept = torch.cat(rows).sort().values
+    pools = {block: values[kept] for block, values in own.known.pools.items()}
+    known, labels = replace(own.known, kept=kept.tolist(), pools=pools), own.labels[kept]
+    folds = choose.folds_of(known, labels, list(known.pools)[-1])
+    return replace(own, known=known, labels=labels, folds=folds)
+
+
+def draws(sets: Sequence[Set], learn: int, count: int, blocks: Sequence[Block]) -> list[dict[str, Any]]:
+    """What `fit` chooses from few photographs of each class, drawn several times, and the means over the draws."""
+    rows = []
+    for own in sets:
+        found: dict[str, list[Tensor]] = {}
+        for draw in range(count):
+            for name, (reads, right) in of_fit(few(own, learn, draw), blocks).items():
+                found.setdefault(name, []).append(right.float())
+                facts = {"set": own.name, "draw": draw, "head": name, "reads": reads}
+                rows.append(
+                    {
+                        **facts,
+                        "right": {pose: 100 * float(right[:, at].float().mean()) for at, pose in enumerate(POSES)},
+                    }
+                )
+        ours = torch.stack(found["fit"]).mean(0)
+        facts = {"set": own.name, "train": learn * own.classes, "classes": own.classes}
+        rows += [row({**facts, "head": name}, ours, torch.stack(right).mean(0)) for name, right in found.items()]
+    return rows
 
 
 def main() -> None:
@@ -202,11 +235,18 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="folders with classes, or train/ and val/")
     parser.add_argument("--per-class", type=int, help="at most so many photographs of each class, of each part")
     parser.add_argument("--learn", type=int, help="of these, so many of each class to learn from")
+    parser.add_argument("--draws", type=int, default=0, help="draw these so often")
     parser.add_argument("--features", type=Path, default=Path("runs/head"), help="for features, which are kept")
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     args = parser.parse_args()
-    sets = [opened(data, args.features, args.per_class, args.learn) for data in args.data]
+    few_drawn = args.draws and args.learn
+    sets = [opened(data, args.features, args.per_class, None if few_drawn else args.learn) for data in args.data]
     *inner, final = stored_blocks(open_backbone("efficientnet_lite0"))
+    if few_drawn:
+        drawn = draws(sets, args.learn, args.draws, (*inner, final))
+        asked = {name: getattr(args, name) for name in ("per_class", "learn", "draws")}
+        write(args.out / f"benchmark_head_draws_{args.learn}.json", {"benchmark": "head_draws", **asked, "rows": drawn})
+        return
     roots = Block(final.layer, final.pool, True)
     rows: list[dict[str, Any]] = []
     for own in sets:
@@ -231,9 +271,13 @@ def main() -> None:
                 f"{own.name}: {100 * each['kept']:g} % kept in training, {each['right_refused']:.1f} % right and "
                 f"refused, {each['others_refused']:.1f} % of the other sets refused"
             )
-    args.out.mkdir(parents=True, exist_ok=True)
-    facts = {"benchmark": "head", "per_class": args.per_class, "learn": args.learn, "rows": rows, **provenance()}
-    (args.out / f"benchmark_head{f'_{args.learn}' if args.learn else ''}.json").write_text(json.dumps(facts, indent=1))
+    told = {"benchmark": "head", "per_class": args.per_class, "learn": args.learn, "rows": rows}
+    write(args.out / f"benchmark_head{f'_{args.learn}' if args.learn else ''}.json", told)
+
+
+def write(path: Path, facts: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**facts, **provenance()}, indent=1))
 
 
 if __name__ == "__main__":

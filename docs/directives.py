@@ -366,6 +366,25 @@ def speed_pose_descriptors() -> str:
     return _sheet(heads, rows) + f"\n\n{_made('pose_descriptors', '--set NAME=FOLDER ...')}"
 
 
+def speed_head_5() -> str:
+    """Heads that learn from five photographs of each class: percentages that are right, means over the sets."""
+    found = _benchmark("head_5")
+    means: dict[str, list[list[float]]] = {}
+    for row in found["rows"]:
+        if "right" in row and row["head"] != "highest score":
+            chosen = row["head"] in ("fit", "5 nearest")
+            name = row["head"] if chosen else f"{row['reads']}: {row['head']}"
+            means.setdefault(name, []).append([value["value"] for value in row["right"].values()])
+    rows = [
+        [name, *(f"{sum(own) / len(own):.1f}" for own in zip(*values, strict=True))]
+        for name, values in sorted(means.items(), key=lambda each: -sum(map(sum, each[1])))
+    ]
+    heads = ["head", *next(row["right"] for row in found["rows"])]
+    sets = ", ".join(dict.fromkeys(row["set"] for row in found["rows"]))
+    made = "`python benchmarks/head.py --data DIR ... --per-class 30 --learn 5`, [numbers](DATA/benchmark_head_5.json)"
+    return _sheet(heads, rows) + f"\n\n{made}; sets: {sets}\n{{: .caption }}"
+
+
 def _sheet(heads: list[str], rows: list[list[str]], *, texts: int = 1) -> str:
     """A table; cells between backticks are code."""
     text = render_sheet(Sheet("", heads, rows, texts=texts))

@@ -4,7 +4,7 @@ import tracemalloc
 
 import torch
 
-from patchreorder.classifier.choose import candidates, folds_of, out_of_fold_scores
+from patchreorder.classifier.choose import Candidate, Scored, best, candidates, folds_of, out_of_fold_scores
 from patchreorder.classifier.features import Features
 from patchreorder.classifier.head import solve
 from patchreorder.models.photo_classifier import Block
@@ -65,3 +65,21 @@ def test_the_plain_average_is_the_first_candidate():
     assert first.blocks == (Block("head"),)
     assert [len(own.blocks) for own in others] == [5, 4, 5]
     assert candidates([Block("features")]) == [first._replace(blocks=(Block("features"),))]
+
+
+def scored(copies, wrong, poses=2):
+    """A choice that has all of 100 photographs right but those of a range."""
+    correct = torch.tensor([number not in wrong for number in range(100)])
+    return Scored(Candidate("plain", (Block("head"),)), copies, 0.1, correct[:, None].expand(-1, poses))
+
+
+def test_posed_copies_are_given_up_only_for_more_than_a_standard_error():
+    alone = scored(False, range(5))
+    near, far = scored(True, range(5, 11)), scored(True, range(5, 40))  # one photograph more is wrong, and many
+    assert best([alone, near]) is near
+    assert best([alone, far]) is alone
+    assert best([alone, far, near]) is near
+    assert best([alone]) is alone
+    assert best([scored(False, range(9)), scored(True, range(2))]).copies
+    none = Scored(alone.candidate, False, 0.1, torch.zeros(0, 2, dtype=torch.bool))
+    assert best([none, Scored(alone.candidate, True, 0.1, none.correct)]) is none

@@ -175,6 +175,25 @@ def cross_validate(
     return found
 
 
+def best(tried: Sequence[Scored]) -> Scored:
+    """The highest score; one without posed copies only if it beats those with them by more than a standard error.
+
+    With a handful of photographs scores are a matter of luck, and without copies other poses are lost.
+    """
+    first = max(tried, key=lambda each: each.score)
+    taught = [each for each in tried if each.copies]
+    if first.copies or not taught or not len(first.correct):
+        return first
+    other = max(taught, key=lambda each: each.score)
+    more = halves(first.correct) - halves(other.correct)
+    return first if float(more.mean()) > float(more.std(correction=0)) / len(more) ** 0.5 else other
+
+
+def halves(correct: Tensor) -> Tensor:
+    """How right each of (photographs, poses) is: half as it is, half in the other poses."""
+    return (correct[:, 0].float() + posed(correct).mean(1)) / 2
+
+
 def scaled(features: Features, blocks: Sequence[Block]) -> Tensor:
     """The features that a head reads: (photographs, poses, values), scaled, in as few dimensions as they have."""
     own = [features.block(block) for block in blocks]

@@ -24,7 +24,7 @@ from patchreorder.models.familiarity import Familiarity
 from patchreorder.models.photo_classifier import PhotoClassifier
 from patchreorder.models.saved import save_classifier
 
-from .choose import folds_of, posed
+from .choose import folds_of, halves
 from .choose import train as train_head
 from .evaluate import difference
 from .fit import FitOptions, Fitted, Part, set_head, test_report, verdict, with_report
@@ -139,7 +139,7 @@ def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, 
         network, Cropper(known.photographs, shown, facts.size, facts.short), own, options.workers
     )
     labels = known.labels[held]
-    gain = difference(_right(logits, labels), _right(frozen, labels))
+    gain = difference(*(halves(scores.argmax(2) == labels[:, None]) for scores in (logits, frozen)))
     kept = gain["value"] > 0
     told = {"epochs": epochs, "held_out": len(held), "gain": gain, "kept": kept}
     if not kept:
@@ -199,12 +199,6 @@ def _checkpoint(out: Path, fitted: Fitted, dataset: PosedPhotographs, training: 
         if other != file and re.fullmatch(r"finetune-[0-9a-f]{8}\.safetensors", other.name):
             other.unlink()
     return file
-
-
-def _right(scores: Tensor, labels: Tensor) -> Tensor:
-    """Half as they are, half in the other poses, for each photograph."""
-    right = scores.argmax(2) == labels[:, None]
-    return (right[:, 0].float() + posed(right).mean(1)) / 2
 
 
 def _familiar(

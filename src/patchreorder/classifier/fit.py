@@ -21,6 +21,7 @@ from patchreorder.models.saved import ClassifierFacts, is_backbone, save_classif
 
 from .choose import (
     Scored,
+    best,
     candidates,
     cross_validate,
     folds_of,
@@ -172,7 +173,7 @@ def fit_head(backbone: OpenedBackbone, known: Part, unseen: Part, options: FitOp
     stored = stored_blocks(backbone)
     folds = folds_of(known.features, labels, stored[-1])
     tried = cross_validate(known.features, labels, folds, classes=len(classes), candidates=candidates(stored))
-    chosen = max(tried, key=lambda each: each.score)
+    chosen = best(tried)
     x = scaled(known.features, chosen.candidate.blocks)
     scores = out_of_fold_scores(
         x, labels, folds, classes=len(classes), copies=chosen.copies, strengths=[chosen.strength]

@@ -1,10 +1,11 @@
 """Checks of values read from files that anybody may have written."""
 
+import json
 import math
 
 import pytest
 
-from patchreorder.untrusted import clean, clean_lines, is_count, is_number
+from patchreorder.untrusted import clean, clean_lines, is_count, is_number, quoted
 
 
 @pytest.mark.parametrize("value", [0, 7, 2**63 - 1])
@@ -34,3 +35,19 @@ def test_clean_replaces_control_and_invisible_characters_at_any_depth():
 
 def test_clean_lines_keeps_line_breaks():
     assert clean_lines("a\x1b[31m\nb\r\tc\n") == "a [31m\nb  c\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["a b,c.jpg", "it's 100 %.jpg", "naïve 日本.jpg", "back\\slash.jpg", "👨\u200d👩.jpg", 'a"b']
+)
+def test_ordinary_names_stay_as_they_are(name):
+    assert quoted(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["a\nb", "a\tb", "\x1b[31m", "\x9b31m", "\u202egnp.exe", "a\u2028b", "caf\udce9", '"a"', '"']
+)
+def test_other_names_are_json_strings_of_printable_characters(name):
+    assert json.loads(quoted(name)) == name
+    assert quoted(name).isascii()
+    assert quoted(name).isprintable()

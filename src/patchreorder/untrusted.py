@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from typing import Any
+
+_ODD = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_JOINERS = "\u200c\u200d"
 
 
 def is_count(value: Any) -> bool:
@@ -24,6 +28,19 @@ def clean_lines(text: str) -> str:
 def encoded(text: str, *, terminal: bool) -> bytes:
     """A text for standard output: names are as on the disk, on a terminal without control characters."""
     return (clean_lines(text) if terminal else text).encode("utf-8", "surrogateescape")
+
+
+def quoted(name: str) -> str:
+    """A name for one line of plain text: as it is, or as a JSON string if it could break the line or fool a terminal.
+
+    These are names with control or invisible characters, line separators, or bytes that are no UTF-8, and names that
+    begin with a quotation mark. The two joiners that scripts and emoji need are no reason. `json.loads` gives the name.
+
+    >>> print(quoted("naïve, 日本.jpg"), quoted("two\\nlines.jpg"))
+    naïve, 日本.jpg "two\\nlines.jpg"
+    """
+    odd = any(unicodedata.category(letter) in _ODD and letter not in _JOINERS for letter in name)
+    return json.dumps(name) if odd or name.startswith('"') else name
 
 
 def clean(value: Any) -> Any:

@@ -35,7 +35,7 @@ def run(capsys, *args):
 
 
 def test_csv(index, tmp_path, capsysbinary):
-    printed = run(capsysbinary, index, "--csv").out.decode("utf-8", "surrogateescape")
+    printed = run(capsysbinary, index, "--csv").out.decode()
     rows = list(csv.DictReader(io.StringIO(printed)))
     assert printed.startswith("group,path,relation,keep,")
     assert [(row["group"], row["relation"], row["keep"]) for row in rows] == [
@@ -47,7 +47,9 @@ def test_csv(index, tmp_path, capsysbinary):
     assert rows[1]["path"] == str(tmp_path / "photos/mirrored, comma.jpg")
     assert rows[1]["of"] == str(tmp_path / "photos/0.jpg")
     assert (rows[0]["width"], rows[0]["height"]) == ("320", "240")
-    assert rows[3]["path"].endswith("/two\nlines<b>\x1b[31m\udce9.jpg")
+    assert json.loads(rows[3]["path"]) == str(tmp_path / "photos/two\nlines<b>\x1b[31m\udce9.jpg")
+    assert len(printed.splitlines()) == 5
+    assert "\x1b" not in printed
     assert rows[0]["modified"].startswith("2001-09-09T")
 
 
@@ -71,6 +73,7 @@ def test_piped_text_has_one_record_a_line(index, capsys):
         ["2", "copy", "identical"],
     ]
     assert "\x1b" not in "".join(lines)
+    assert json.loads(lines[3].split("\t")[3]) == "two\nlines<b>\x1b[31m\udce9.jpg"
 
 
 def test_page(index, tmp_path, capsys):

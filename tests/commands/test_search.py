@@ -49,17 +49,19 @@ def test_search(model, photos, tmp_path, capsys):
     made(photos, tmp_path / "out")
     image = str(photos / "class-0001/0000.jpg")
     assert main(["search", out, image, "-k", "2", "--poses", "--html", str(page), "--workers", "0"]) == 0
-    printed = capsys.readouterr().out
-    assert re.search(r"^1 +0.000 +class-0001/0000.jpg +identical +upright", printed, re.MULTILINE)
-    assert len(re.findall(r"^\d +\d\.\d{3} ", printed, re.MULTILINE)) == 2
-    assert f"Page: {page}" in printed
-    assert "Next: open it" in printed
+    printed = capsys.readouterr()
+    rows = [line.split("\t") for line in printed.out.splitlines()]
+    assert rows[0] == ["1", "0.000", "class-0001/0000.jpg", "identical", "upright"]
+    assert [len(row) for row in rows] == [5, 5]
+    assert f"Page: {page}" in printed.err
+    assert "Next: open it" in printed.err
     assert page.read_text().count("<img ") == 3
     assert main(["search", out, str(photos), "--workers", "0"]) == 0
-    printed = capsys.readouterr().out
-    assert len(re.findall(r" \d +\d\.\d{3} ", printed)) == 48
-    assert "bad.jpg cannot be read" in printed
-    assert "Next: `--html FILE`" in printed
+    printed = capsys.readouterr()
+    rows = [line.split("\t") for line in printed.out.splitlines()]
+    assert [(len(row), row[1]) for row in rows] == [(5, rank) for rank in "1234"] * 12
+    assert "bad.jpg cannot be read" in printed.err
+    assert "Next: `--html FILE`" in printed.err
 
 
 def test_search_for_a_part_says_what_it_is_to_each_hit(model, tmp_path, capsys):
@@ -150,9 +152,13 @@ def test_hostile_names_are_found_and_shown_clean(model, hostile, tmp_path, capsy
     assert sorted(state(tmp_path / "out")) == sorted(map(os.fsdecode, HOSTILE))
     for command in (["search", out, str(hostile), "-k", "9", "--workers", "0"],):
         assert main([*command, "--html", str(page)]) == 0
-        printed = capsys.readouterr().out
-        assert not UNPRINTABLE.search(printed)
-        assert "caf .png" in printed
+        printed = capsys.readouterr()
+        assert not UNPRINTABLE.search(printed.out.replace("\t", ""))
+        assert not UNPRINTABLE.search(printed.err)
+        rows = [line.split("\t") for line in printed.out.splitlines()]
+        shown = {json.loads(row[0]) if row[0].startswith('"') else row[0] for row in rows}
+        assert shown == set(map(os.fsdecode, HOSTILE))
+        assert {len(row) for row in rows} == {5}
         text = page.read_text(encoding="utf-8")
         assert "<script" not in text
         assert "\x1b" not in text
@@ -167,3 +173,14 @@ def test_hostile_names_are_found_and_shown_clean(model, hostile, tmp_path, capsy
 def test_an_index_needs_a_folder(tmp_path, capsys):
     assert main(["index", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == "patchreorder: name a folder of images, or several\n"
+
+
+def test_a_terminal_gets_a_table(model, hostile, tmp_path, capsys, monkeypatch):
+    made(hostile, tmp_path / "out", workers=1)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["search", str(tmp_path / "out"), str(hostile / "\x1b[31mred.png"), "--workers", "0"]) == 0
+    printed = capsys.readouterr().out
+    assert "rank" in printed
+    assert "[31mred.png" in printed
+    assert "\x1b[31m" not in printed

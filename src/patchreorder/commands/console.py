@@ -23,6 +23,13 @@ class PlainInPipes(Console):
         super().print(*objects, **options)
 
 
+def print_plain(text: str) -> None:
+    """Print text for other programs: UTF-8 whatever the locale, and nothing but the text."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode())
+    sys.stdout.buffer.flush()
+
+
 def open_console(*, stderr: bool = False) -> Console:
     """A console for a command. FORCE_COLOR brings colours into a pipe, but no boxes and no progress bars."""
     terminal = (sys.stderr if stderr else sys.stdout).isatty()

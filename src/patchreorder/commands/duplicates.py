@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from patchreorder.untrusted import clean, encoded
+from patchreorder.untrusted import clean, quoted
 
-from .console import open_console
+from .console import open_console, print_plain
 from .values import Advanced, File, Folder
 
 SHOWN = 40  # similar pairs in a terminal
@@ -89,27 +88,23 @@ def duplicates(
         found = find_duplicates(opened, keep=rule, similar=similar, workers=workers, screen=screen)
     if csv or json:
         text = listing.csv_text(found, opened.root) if csv else listing.json_text(found, opened.root, similar=similar)
-        sys.stdout.flush()
-        sys.stdout.buffer.write(encoded(text, terminal=sys.stdout.isatty()))
+        print_plain(text)
     elif console.is_terminal:
         table = Table("group", "", "relation", "file")
         for number, group in enumerate(found.groups, 1):
             for member in group:
                 words = member.words if member.relation else f"kept: {member.why}"
-                name = Text(clean(member.file.name), overflow="fold")
+                name = Text(quoted(member.file.name), overflow="fold")
                 shown = str(number) if member is group[0] else ""
-                table.add_row(
-                    shown, "keep" if member.keep else "", Text(clean(words)), name, end_section=member is group[-1]
-                )
+                table.add_row(shown, "keep" if member.keep else "", Text(words), name, end_section=member is group[-1])
         if found.groups:
             console.print(table)
         for relation, first, second in found.similar[:SHOWN]:
-            screen.say(f"{relation.kind}: {clean(first)} and {clean(second)}")
+            screen.say(f"{relation.kind}: {quoted(first)} and {quoted(second)}")
         if len(found.similar) > SHOWN:
             screen.say(f"and {len(found.similar) - SHOWN} more; `--json` lists all")
     else:
-        for line in listing.plain_lines(found, similar=similar):
-            print(line)
+        print_plain("".join(f"{line}\n" for line in listing.plain_lines(found, similar=similar)))
     notes = Terminal(open_console(stderr=True)) if not console.is_terminal else screen
     spare = sum(not member.keep for group in found.groups for member in group)
     notes.say(

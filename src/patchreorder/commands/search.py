@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
 from patchreorder.untrusted import clean
 
-from .console import open_console
+from .console import open_console, print_plain
 from .values import Advanced, File, Shown
 
 COMPARED = 4  # hits that are compared with the query
@@ -51,14 +52,15 @@ def search(
     """
     if not image.exists():
         raise ValueError(f"{clean(str(image))} is not an image and not a folder")
-    console = open_console(stderr=json)
+    piped = not sys.stdout.isatty()
+    console = open_console(stderr=json or piped)
     from patchreorder.data.loader import processors
     from patchreorder.engine.memory import keep_freed_memory
     from patchreorder.engine.progress import Terminal
     from patchreorder.search import page
     from patchreorder.search.descriptors import open_descriptor
     from patchreorder.search.index import Index
-    from patchreorder.search.listing import answers_json
+    from patchreorder.search.listing import answer_cells, answers_json
     from patchreorder.search.local_features import has_opencv
     from patchreorder.search.query import parse_box, search_images
 
@@ -89,19 +91,18 @@ def search(
     if not answers:
         raise ValueError("; ".join(bad))
     if json:
-        print(answers_json(answers, opened.root), end="")
+        print_plain(answers_json(answers, opened.root))
         return
     many = image.is_dir()
-    table = Table(
-        *(["query"] if many else []), "rank", "distance", "file", "relation", *(["query's pose"] if poses else [])
-    )
-    for answer in answers:
-        for rank, hit in enumerate(answer.hits, 1):
-            query = [Text(clean(answer.query) if rank == 1 else "")] if many else []
-            pose = [hit.pose or "upright"] if poses else []
-            name, relation = Text(clean(hit.name), overflow="fold"), Text(hit.relation)
-            table.add_row(*query, str(rank), f"{hit.distance:.3f}", name, relation, *pose)
-    console.print(table)
+    cells = answer_cells(answers, many=many, poses=poses)
+    if piped:
+        print_plain("".join("\t".join(row) + "\n" for row in cells))
+    else:
+        heads = [*["query"] * many, "rank", "distance", "file", "relation", *["query's pose"] * poses]
+        table = Table(*(Column(head, overflow="fold") for head in heads))
+        for row in cells:
+            table.add_row(*map(Text, row))
+        console.print(table)
     if not len(opened):
         screen.say(f"{clean(str(index))} holds no images that can be found.")
     for reason in bad:

@@ -9,6 +9,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 from patchreorder.engine.progress import SILENT, Screen
+from patchreorder.untrusted import quoted
 
 from .candidates import index_candidates
 from .hashes import similar_hashes
@@ -215,7 +216,7 @@ def _members(
             of, relation = _nearest(file, kept, group, by_digest, relations)
         words = relation.words(*(((of.width, of.height), (file.width, file.height)) if of.width and file.width else ()))
         if of is not kept:
-            words = f"{words} (of {of.name})"
+            words = f"{words} (of {quoted(of.name)})"
         path = index.root / file.name
         reference = rule.is_reference(path)
         members.append(

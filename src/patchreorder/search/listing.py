@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from patchreorder.untrusted import clean
+from patchreorder.untrusted import quoted
 
 from .duplicates import Found, Member
 from .query import Answer
@@ -45,11 +45,12 @@ def modified(member: Member) -> str:
 
 
 def csv_text(found: Found, root: Path) -> str:
-    """A header and one line per file of a group; a name with a line break or a comma is in quotes."""
+    """A header and one line per file of a group; names are `quoted`."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records(found, root))
+    for record in records(found, root):
+        writer.writerow(record | {"path": quoted(record["path"]), "of": quoted(record["of"])})
     return text.getvalue()
 
 
@@ -75,14 +76,22 @@ def json_text(found: Found, root: Path, *, similar: bool = False) -> str:
 
 
 def plain_lines(found: Found, *, similar: bool = False) -> Iterator[str]:
-    """One line a file: group, keep or copy, relation, name; separated by tabs."""
+    """One line a file: group, keep or copy, relation, name; separated by tabs, names `quoted`."""
     for number, group in enumerate(found.groups, 1):
         for member in group:
             words = member.words if member.relation else f"kept: {member.why}" if member.why else "kept"
-            yield "\t".join((str(number), "keep" if member.keep else "copy", clean(words), clean(member.file.name)))
+            yield "\t".join((str(number), "keep" if member.keep else "copy", words, quoted(member.file.name)))
     if similar:
         for relation, first, second in found.similar:
-            yield "\t".join(("similar", relation.kind, clean(first), clean(second)))
+            yield "\t".join(("similar", relation.kind, quoted(first), quoted(second)))
+
+
+def answer_cells(answers: Sequence[Answer], *, many: bool, poses: bool) -> Iterator[list[str]]:
+    """Of each hit: the query if there are many, rank, distance, name, relation, the query's pose if it was searched."""
+    for answer in answers:
+        for rank, hit in enumerate(answer.hits, 1):
+            query, pose = [quoted(answer.query)] * many, [hit.pose or "upright"] * poses
+            yield [*query, str(rank), f"{hit.distance:.3f}", quoted(hit.name), hit.relation, *pose]
 
 
 def answers_json(answers: Sequence[Answer], root: Path) -> str:

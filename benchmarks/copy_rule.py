@@ -112,11 +112,11 @@ def collect(
             compared |= {(first, second), (second, first)}
             assert one is not None
             assert other is not None  # this program wrote both
-            for laid, _ in comparisons(one, other):
-                if can_be_copy(one, other, laid) and laid.flat <= FLAT:
+            for laid, shown, _, _ in comparisons(one, other):
+                if can_be_copy(one, shown, laid) and laid.flat <= FLAT:
                     values.append(evidence(laid))
                     outside.append(laid.outside)
-                    more.append(least_odds(one, other, laid) - SURE)
+                    more.append(least_odds(one, shown, laid) - SURE)
                     same.append(source.get(first, first) == source.get(second, second))
                     names.append((first, second))
             count(1)

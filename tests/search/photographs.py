@@ -34,5 +34,9 @@ CHANGES = {
     ),
     "cropped to 200x150 at 60,40": lambda image: image.crop((60, 40, 260, 190)),
     "colours changed": lambda image: image.point(lambda value: value * 0.6),
+    "colours inverted": ImageOps.invert,
+    "mirrored, cropped to 200x150 at 60,40, colours inverted": lambda image: ImageOps.invert(
+        ImageOps.mirror(image.crop((60, 40, 260, 190)))
+    ),
     "with something laid over it": captioned,
 }

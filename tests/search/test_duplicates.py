@@ -27,7 +27,7 @@ def folder(tmp_path):
     for seed in range(6):
         photograph(seed).save(root / f"{seed}.jpg", quality=95)
     for number, change in enumerate(CHANGES.values()):
-        change(photograph(0)).save(root / f"other/copy{number}.jpg", quality=85)
+        change(photograph(0)).save(root / f"other/copy{number:02}.jpg", quality=85)
     shutil.copy(root / "1.jpg", root / "other/same.jpg")
     aged(root)
     made(root, tmp_path / "index")
@@ -40,7 +40,7 @@ def groups(folder, **options):
 
 def test_every_copy_is_found_and_nothing_else(folder):
     first, second = groups(folder)
-    assert [member.file.name for member in first] == ["0.jpg", *(f"other/copy{n}.jpg" for n in range(len(CHANGES)))]
+    assert [member.file.name for member in first] == ["0.jpg", *(f"other/copy{n:02}.jpg" for n in range(len(CHANGES)))]
     assert [member.words for member in first[1:]] == list(CHANGES)
     assert [(member.file.name, member.words, member.keep) for member in second] == [
         ("1.jpg", "kept", True),
@@ -66,11 +66,11 @@ def test_each_pair_is_compared_once(folder, monkeypatch):
 
 
 def test_a_file_that_changed_is_in_no_group(folder):
-    photograph(50).save(folder / "other/copy3.jpg")
-    (folder / "other/copy4.jpg").unlink()
+    photograph(50).save(folder / "other/copy03.jpg")
+    (folder / "other/copy04.jpg").unlink()
     names = [member.file.name for member in groups(folder)[0]]
-    assert "other/copy3.jpg" not in names
-    assert "other/copy4.jpg" not in names
+    assert "other/copy03.jpg" not in names
+    assert "other/copy04.jpg" not in names
     assert len(names) == len(CHANGES) - 1
 
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from PIL import Image, ImageOps
 
-from patchreorder.search.hashes import MOST, perceptual_hash, similar_hashes
+from patchreorder.search.hashes import MOST, negative_hash, perceptual_hash, similar_hashes
 
 from .photographs import photograph
 
@@ -24,6 +24,16 @@ def test_a_coarse_copy_is_near_in_any_symmetry_and_other_photographs_are_not():
     found = similar_hashes(hashes)
     assert (3, 12) in found
     assert len(found) <= 3  # synthetic photographs may be alike
+
+
+def test_a_negative_is_near_in_any_symmetry():
+    own = perceptual_hash(photograph(3, (240, 240)))
+    negative = perceptual_hash(ImageOps.invert(ImageOps.mirror(photograph(3, (240, 240)))))
+    assert negative_hash(own) == negative
+    assert negative_hash(negative) == own
+    assert similar_hashes([own, negative]) == [(0, 1)]
+    assert similar_hashes([own, perceptual_hash(photograph(5))]) == []
+    assert negative_hash("") == ""
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -12,7 +12,7 @@ from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.untrusted import quoted
 
 from .candidates import index_candidates
-from .hashes import similar_hashes
+from .hashes import negative_hash, similar_hashes
 from .images import ImageFile
 from .index import Index
 from .keeping import KeepRule, Place
@@ -126,6 +126,10 @@ def candidate_pairs(
     for digests in looks.values():
         for one, other in combinations(digests, 2) if len(digests) <= SAME_HASH else pairwise(digests):
             yield _pair(one, other)
+    for look, digests in looks.items():
+        for one, other in zip(digests, looks.get(negative_hash(look), []), strict=False):
+            if one != other:
+                yield _pair(one, other)
     near_hashes = similar_hashes([own[0].look for own in by_digest.values()])
     digests = list(by_digest)
     for first, second in near_hashes:

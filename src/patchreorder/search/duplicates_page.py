@@ -64,7 +64,8 @@ def _aligned(kept: Picture, own: Picture, member: Member) -> tuple[str, str]:
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     laid = cv2.warpAffine(own.pixels, matrix, (width, height), flags=flags, borderValue=(128, 128, 128))
     inside = cv2.warpAffine(np.ones(own.grey.shape, np.uint8), matrix, (width, height), flags=flags) > 0
-    change = laid.astype(np.int16) - kept.pixels
+    inverted = member.relation is not None and member.relation.inverted
+    change = (255 - laid if inverted else laid).astype(np.int16) - kept.pixels
     shown = np.clip(128 + change, 0, 255).astype(np.uint8)
     shown[~inside] = 128
     return _uri(laid), _uri(shown)

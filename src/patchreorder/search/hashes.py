@@ -28,27 +28,38 @@ def perceptual_hash(image: Image.Image) -> str:
     return min(bits).hex()
 
 
+def negative_hash(text: str) -> str:
+    """The hash of the negative of an image, by the image's own hash; "" has none."""
+    if not text:
+        return ""
+    return min(np.packbits((pose < 0).ravel()[1:]).tobytes() for pose in _symmetric(_signs([text])[0])).hex()
+
+
+def _signs(hashes: Sequence[str]) -> np.ndarray:
+    """Hashes as blocks (n, COEFFICIENTS, COEFFICIENTS) of 1 and -1; the first value, the mean, is 0."""
+    packed = np.array([list(bytes.fromhex(text)) for text in hashes], np.uint8)
+    signs = np.unpackbits(packed, axis=1)[:, : COEFFICIENTS**2 - 1] * np.float32(2) - 1
+    return np.concatenate([np.zeros((len(hashes), 1), np.float32), signs], 1).reshape(-1, COEFFICIENTS, COEFFICIENTS)
+
+
 def similar_hashes(hashes: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of positions whose hashes differ in few bits in some symmetry; "" is similar to none.
+    """Pairs of positions whose hashes, or one and that of a negative, differ in few bits in some symmetry.
 
-    Of each hash the nearest few are taken. Above `MOST` hashes none are compared.
+    "" is similar to none. Of each hash the nearest few are taken. Above `MOST` hashes none are compared.
 
-    >>> similar_hashes(["0000000000", "0000000020", "ffffffffe0", ""])
-    [(0, 1)]
+    >>> similar_hashes(["0000000000", "0000000020", "ffff000000", "ffffffffe0", ""])
+    [(0, 1), (0, 3), (1, 3)]
     """
     known = [number for number, text in enumerate(hashes) if text]
     if len(known) > MOST or len(known) < 2:
         return []
-    packed = np.array([list(bytes.fromhex(hashes[number])) for number in known], np.uint8)
-    signs = np.unpackbits(packed, axis=1)[:, : COEFFICIENTS**2 - 1] * np.float32(2) - 1
-    blocks = np.concatenate([np.zeros((len(known), 1), np.float32), signs], 1).reshape(-1, COEFFICIENTS, COEFFICIENTS)
-    poses = np.stack(_symmetric(blocks), 1).reshape(len(known), 8, -1)
+    poses = np.stack(_symmetric(_signs([hashes[number] for number in known])), 1).reshape(len(known), 8, -1)
     table = np.ascontiguousarray(poses[:, 0].T)
     least = COEFFICIENTS**2 - 1 - 2 * FLIPPED  # a bit that differs lowers the product by two
     found = set()
     for begin in range(0, len(known), _BLOCK):
         own = poses[begin : begin + _BLOCK]
-        product = (own.reshape(-1, table.shape[0]) @ table).reshape(len(own), 8, -1).max(1)
+        product = np.abs((own.reshape(-1, table.shape[0]) @ table).reshape(len(own), 8, -1)).max(1)
         product[np.arange(len(own)), np.arange(begin, begin + len(own))] = -np.inf
         count = min(NEAREST, len(known) - 1)
         nearest = np.argpartition(-product, count - 1, axis=1)[:, :count]

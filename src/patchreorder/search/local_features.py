@@ -22,10 +22,13 @@ RATIO = 0.85  # of the distances of the nearest and the second nearest feature
 TOLERANCE = 3.0  # pixels between a feature and its mapped partner
 LEAST = 8  # features that must agree on the map
 STRETCH = 2.5  # the most that a map may stretch one direction against the other
+STRONGEST = 150  # features that decide whether an image is compared with the negative of another one
 THUMBNAIL = 24  # pixels a side of the thumbnail for quick comparisons
 
 # A mirrored patch has the same values in another order: rows of cells and directions of gradients run backwards.
 _MIRRORED = np.arange(128).reshape(4, 4, 8)[::-1][:, :, [0, 7, 6, 5, 4, 3, 2, 1]].reshape(-1)
+# In a negative the direction of a patch is the opposite one, so that its cells run backwards in rows and columns.
+_NEGATIVE = np.arange(128).reshape(4, 4, 8)[::-1, ::-1].reshape(-1)
 
 
 @cache
@@ -96,6 +99,11 @@ class Picture:
         return cv2.cvtColor(self.pixels, cv2.COLOR_RGB2GRAY)
 
     @cached_property
+    def negative(self) -> Picture:
+        """The same with inverted colours."""
+        return Picture(255 - self.pixels, self.width, self.height)
+
+    @cached_property
     def features(self) -> Features:
         cv2 = need_opencv()
         sift = cv2.SIFT_create(FEATURES, contrastThreshold=CONTRAST, edgeThreshold=12)
@@ -146,16 +154,28 @@ class Picture:
 
 
 class Alignment(NamedTuple):
-    """A map (2, 3) from the pixels of one picture to those of another, and how many features agree on it."""
+    """A map (2, 3) from the pixels of one picture to those of another, and how many features agree."""
 
     matrix: np.ndarray
     features: int
+    negative: bool = False  # whether they are those of the other one's negative
 
 
 def align(first: Picture, second: Picture) -> Alignment | None:
-    """The affine map of the local features that most of them agree on; None if too few do."""
-    cv2 = need_opencv()
+    """The affine map of the local features that most of them agree on, also to the negative; None if too few do."""
     one, other = first.features, second.features
+    best = _best_map(one, other)
+    if best is None:
+        strongest = Features(other.points[:STRONGEST], other.codes[:STRONGEST, _NEGATIVE])
+        if _best_map(Features(one.points[:STRONGEST], one.codes[:STRONGEST]), strongest) is not None:
+            best = _best_map(one, Features(other.points, other.codes[:, _NEGATIVE]))
+            return None if best is None else best._replace(negative=True)
+    return best
+
+
+def _best_map(one: Features, other: Features) -> Alignment | None:
+    """The affine map, mirrored or not, that most features agree on; None if too few do."""
+    cv2 = need_opencv()
     own, others = one.vectors, other.vectors
     best = None
     for mirrored in (False, True):
@@ -178,15 +198,23 @@ def align(first: Picture, second: Picture) -> Alignment | None:
     return best
 
 
-def best_symmetry(first: Picture, second: Picture) -> tuple[float, np.ndarray]:
-    """The symmetry of the eight in which thumbnails correlate best: how well, and its map of the whole frames."""
+class Symmetry(NamedTuple):
+    """How well thumbnails correlate in one of the eight symmetries, its map of the whole frames, and of a negative."""
+
+    correlation: float
+    matrix: np.ndarray
+    negative: bool
+
+
+def best_symmetry(first: Picture, second: Picture) -> Symmetry:
+    """The symmetry in which thumbnails correlate best, or in which one and the negative of the other do."""
     found = []
     for mirrored in (False, True):
         shown = first.thumbnail[:, ::-1] if mirrored else first.thumbnail
         for quarter in range(4):
             found.append((float((np.rot90(shown, quarter) * second.thumbnail).sum()), quarter, mirrored))
-    correlation, quarter, mirrored = max(found, key=lambda item: item[0])
-    return correlation, frame_map(first, second, quarter, mirrored)
+    correlation, quarter, mirrored = max(found, key=lambda item: abs(item[0]))
+    return Symmetry(abs(correlation), frame_map(first, second, quarter, mirrored), correlation < 0)
 
 
 def frame_map(first: Picture, second: Picture, quarter: int, mirrored: bool) -> np.ndarray:

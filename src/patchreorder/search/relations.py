@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,9 @@ WHOLE = 0.94  # the share of a frame above which nothing was cut off
 IDENTICAL, COPY, SHOT, SIMILAR = "identical", "copy", "another shot of the same scene", "similar only"
 
 
+_BOTH_WAYS = ("kind", "features", "agree", "median", "level", "hue", "flat", "inverted")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Relation:
     """What the second image is to the first.
@@ -59,6 +62,7 @@ class Relation:
         level, hue: mean changes of brightness and colour, of 255.
         flat: the share without any gradient, see `Comparison`.
         bordered: what the second frame has beyond the first is of one colour, and the other way round.
+        inverted: the second has the colours of a negative; levels and hues are those after inverting it.
     """
 
     kind: str
@@ -72,6 +76,7 @@ class Relation:
     hue: float = 0.0
     flat: float = 0.0
     bordered: tuple[bool, bool] = (False, False)
+    inverted: bool = False
 
     @property
     def is_copy(self) -> bool:
@@ -91,7 +96,7 @@ class Relation:
         matrix = None if self.matrix is None else inverse(np.array(self.matrix)).tolist()
         return Relation(
             **{
-                **{key: getattr(self, key) for key in ("kind", "features", "agree", "median", "level", "hue", "flat")},
+                **{key: getattr(self, key) for key in _BOTH_WAYS},
                 "matrix": matrix,
                 "first": self.second,
                 "second": self.first,
@@ -137,6 +142,8 @@ class Relation:
             said.append(f"resized to {100 * scale:.0f} %")
         if stretch > 1.05:
             said.append("stretched")
+        if self.inverted:
+            said.append("colours inverted")
         if self.level > 7 or self.hue > 4:
             said.append("colours changed")
         if self.agree < OVERLAID:
@@ -157,30 +164,40 @@ class Relation:
 
 def relate(first: Picture, second: Picture) -> Relation:
     """Compare two images of different files."""
-    best: tuple[Comparison, int] | None = None
-    for found, features in comparisons(first, second):
-        if is_copy(first, second, found):
-            return _relation(COPY, first, second, found, features)
-        if best is None or features >= SCENE:
-            best = found, features
+    best: Laid | None = None
+    for laid in comparisons(first, second):
+        if is_copy(first, laid.second, laid.found):
+            return _relation(COPY, first, laid)
+        if best is None or laid.features >= SCENE:
+            best = laid
     if best is None:
         return Relation(kind=SIMILAR, agree=0.0, median=0.0)
-    kind = SHOT if best[1] >= SCENE else SIMILAR
-    return _relation(kind, first, second, *best)
+    return _relation(SHOT if best.features >= SCENE else SIMILAR, first, best)
 
 
-def comparisons(first: Picture, second: Picture) -> Iterator[tuple[Comparison, int]]:
-    """Two images laid over each other in the ways that a copy may lie, and the local features that agree on each."""
-    correlation, matrix = best_symmetry(first, second)
-    if correlation > ALIKE:
-        yield compare(first, second, matrix), 0
+class Laid(NamedTuple):
+    """An image, or its negative, laid over another one, and the local features that agree on how."""
+
+    found: Comparison
+    second: Picture
+    features: int
+    negative: bool
+
+
+def comparisons(first: Picture, second: Picture) -> Iterator[Laid]:
+    """Two images laid over each other in the ways that a copy may lie."""
+    symmetry = best_symmetry(first, second)
+    if symmetry.correlation > ALIKE:
+        shown = second.negative if symmetry.negative else second
+        yield Laid(compare(first, shown, symmetry.matrix), shown, 0, symmetry.negative)
     aligned = align(first, second)
     if aligned is not None:
-        found = compare(first, second, aligned.matrix)
-        yield found, aligned.features
-        frames = whole_frames(first, second, found.matrix)
+        shown = second.negative if aligned.negative else second
+        found = compare(first, shown, aligned.matrix)
+        yield Laid(found, shown, aligned.features, aligned.negative)
+        frames = whole_frames(first, shown, found.matrix)
         if frames is not None:
-            yield compare(first, second, frames), aligned.features
+            yield Laid(compare(first, shown, frames), shown, aligned.features, aligned.negative)
 
 
 def evidence(found: Comparison) -> list[float]:
@@ -256,14 +273,15 @@ def _moved(found: Comparison) -> bool:
     return 1 - found.agree > LOCAL * (1 - found.median) + 0.02 and found.overlay < OVERLAY
 
 
-def _relation(kind: str, first: Picture, second: Picture, found: Comparison, features: int) -> Relation:
+def _relation(kind: str, first: Picture, laid: Laid) -> Relation:
+    found, second = laid.found, laid.second
     whole = np.linalg.inv(_from_file(second)) @ np.vstack([found.matrix, [0, 0, 1]]) @ _from_file(first)
     return Relation(
         kind=kind,
         matrix=[[round(float(value), 5) for value in row] for row in whole[:2]],
         first=found.first,
         second=found.second,
-        features=features,
+        features=laid.features,
         agree=found.agree,
         median=found.median,
         level=found.level,
@@ -273,6 +291,7 @@ def _relation(kind: str, first: Picture, second: Picture, found: Comparison, fea
             kind == COPY and found.second < WHOLE and _plain_outside(second, first, inverse(found.matrix)),
             kind == COPY and found.first < WHOLE and _plain_outside(first, second, found.matrix),
         ),
+        inverted=laid.negative,
     )
 
 

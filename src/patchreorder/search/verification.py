@@ -26,7 +26,7 @@ from .images import Box, part_of
 from .local_features import SIDE, Picture, need_opencv
 from .relations import COPY, DETAIL, FLAT, SIMILAR, Relation, relate, same_drawing
 
-FORMAT = 11  # raise it when relations change
+FORMAT = 12  # raise it when relations change
 FILE = ".relations.jsonl"  # in the folder of the index
 TOGETHER = 256  # pairs that a worker gets at a time, at most
 KEPT = 800  # pictures that a worker keeps in memory, 0.4 MB each

@@ -1,17 +1,18 @@
 """Groups of copies: verified pairs only, one file kept, found again without comparing."""
 
+import io
 import os
 import shutil
 
 import pytest
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from patchreorder.search import duplicates, verification
 from patchreorder.search.duplicates import find_duplicates
 from patchreorder.search.images import ImageFile
 from patchreorder.search.index import Index
 from patchreorder.search.keeping import KeepRule, Place
-from patchreorder.search.relations import SIMILAR
+from patchreorder.search.relations import COPY, SIMILAR, Relation
 
 from .photographs import CHANGES, photograph
 from .samples import aged, made
@@ -173,6 +174,51 @@ def test_screenshots_that_differ_in_a_few_digits_are_no_copies(tmp_path):
     made(tmp_path / "in", tmp_path / "out")
     found = find_duplicates(Index(tmp_path / "out")).groups
     assert [[member.file.name for member in group] for group in found] == [["2.png", "small.jpg"]]
+
+
+def window(state: str, pressed: int) -> Image.Image:
+    """A small window of few colours, with the marks that JPEG leaves around letters."""
+    image = Image.new("RGB", (420, 300), (30, 30, 34))
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((12, 10, 408, 290), fill=(168, 190, 180))
+    draw.rectangle((12, 10, 408, 40), fill="white")
+    font = ImageFont.load_default(size=20)
+    draw.text((30, 14), "Window title", font=font, fill="black")
+    draw.text((30, 60), f"Your application: {state}", font=font, fill="black")
+    for place in range(9):
+        x, y = 30 + 125 * (place % 3), 100 + 62 * (place // 3)
+        draw.rectangle((x, y, x + 110, y + 52), fill=(100, 120, 150) if place == pressed else (60, 75, 110))
+        draw.text((x + 10, y + 14), f"Button {place}", font=font, fill="white")
+    content = io.BytesIO()
+    image.save(content, "JPEG", quality=75)
+    return Image.open(content).convert("RGB")
+
+
+def test_two_states_of_a_compressed_screenshot_are_no_copies(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number, image in enumerate((window("stop", 1), window("play", 2), window("stop", 1).resize((300, 214)))):
+        image.save(tmp_path / f"in/{number}.jpg", quality=80)
+    made(tmp_path / "in", tmp_path / "out")
+    found = find_duplicates(Index(tmp_path / "out"), similar=True)
+    assert [[member.file.name for member in group] for group in found.groups] == [["0.jpg", "2.jpg"]]
+
+
+def copy_of(agree: float) -> Relation:
+    return Relation(kind=COPY, agree=agree)
+
+
+def test_what_differs_is_not_joined_by_a_copy_of_both():
+    by_digest = {name: [] for name in ("before", "after", "thumbnail", "again", "other")}
+    relations = {
+        ("after", "before"): Relation(kind=SIMILAR, moved=True),
+        ("after", "thumbnail"): copy_of(0.95),
+        ("before", "thumbnail"): copy_of(0.99),
+        ("again", "after"): copy_of(0.9),
+        ("again", "thumbnail"): Relation(kind=SIMILAR),
+    }
+    assert duplicates._groups(by_digest, relations) == [["before", "thumbnail"], ["after", "again"], ["other"]]
+    relations["after", "before"] = Relation(kind=SIMILAR)
+    assert duplicates._groups(by_digest, relations) == [["before", "after", "thumbnail", "again"], ["other"]]
 
 
 def test_a_border_does_not_count_as_pixels(tmp_path):

@@ -83,7 +83,7 @@ def compare(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison:
     """Compare the pixels of two images that a map lays over each other; it is refined where they disagree."""
     found = _compared(first, second, matrix)
     if found.median > HOPELESS and (found.median < 0.97 or found.agree < 0.97 or found.drift > SHIFTED):
-        refined = _refined(first, second, found)
+        refined = refine(first, second, found)
         if refined is not None:
             better = _compared(first, second, refined)
             if _fit(better) > _fit(found):
@@ -103,7 +103,7 @@ def _layers(first: Picture, second: Picture, matrix: np.ndarray) -> tuple[Pictur
     return coarse, fine, warp, _blurred(fine.pixels, max(scale, 1 / scale))
 
 
-def _refined(first: Picture, second: Picture, found: Comparison) -> np.ndarray | None:
+def refine(first: Picture, second: Picture, found: Comparison) -> np.ndarray | None:
     """The map after maximising the correlation of the whole images; None if that fails.
 
     The frame that shows more is the template: what it has beyond the other, perhaps a border, is then left out.

@@ -160,20 +160,26 @@ def _neighbours(index: Index, k: int, screen: Screen) -> Iterator[tuple[Pair, fl
 
 
 def _groups(by_digest: dict[str, list[ImageFile]], relations: dict[Pair, Relation]) -> list[list[str]]:
-    """Digests that verified copies connect."""
-    parent = {digest: digest for digest in by_digest}
+    """Digests that verified copies connect, the most certain first.
 
-    def head(digest: str) -> str:
-        while parent[digest] != digest:
-            parent[digest] = digest = parent[parent[digest]]
-        return digest
-
+    Images in which something is seen to differ are never joined by what is a copy of both, such as a thumbnail or a
+    part without that thing.
+    """
+    group_of = {digest: [digest] for digest in by_digest}
+    differ: dict[str, set[str]] = defaultdict(set)
     for (one, other), relation in relations.items():
-        if relation.is_copy:
-            parent[head(other)] = head(one)
-    groups: dict[str, list[str]] = defaultdict(list)
-    for digest in by_digest:
-        groups[head(digest)].append(digest)
+        if relation.moved:
+            differ[one].add(other)
+            differ[other].add(one)
+    copies = [(relation.agree + 2 * relation.median, pair) for pair, relation in relations.items() if relation.is_copy]
+    for _, (one, other) in sorted(copies, key=lambda item: (-item[0], item[1])):
+        first, second = group_of[one], group_of[other]
+        if first is second or any(not differ[digest].isdisjoint(second) for digest in first):
+            continue
+        first += second
+        group_of |= dict.fromkeys(second, first)
+    order = {digest: place for place, digest in enumerate(by_digest)}
+    groups = {id(group): sorted(group, key=order.__getitem__) for group in group_of.values()}
     return list(groups.values())
 
 

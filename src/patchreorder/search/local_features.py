@@ -23,6 +23,7 @@ TOLERANCE = 3.0  # pixels between a feature and its mapped partner
 LEAST = 8  # features that must agree on the map
 STRETCH = 2.5  # the most that a map may stretch one direction against the other
 STRONGEST = 150  # features that decide whether an image is compared with the negative of another one
+COLOURS, LARGEST_COLOUR, FILLED = 6, 0.25, 0.8  # what the most frequent colour and the first six fill in a drawn image
 THUMBNAIL = 24  # pixels a side of the thumbnail for quick comparisons
 
 # A mirrored patch has the same values in another order: rows of cells and directions of gradients run backwards.
@@ -132,6 +133,24 @@ class Picture:
             along, down = along / np.linalg.norm(along), down / np.linalg.norm(down)
             return self.border + 0.5 * np.array([-along - down, along - down, along + down, down - along])
         return self.edges
+
+    @cached_property
+    def few_colours(self) -> bool:
+        """Whether few colours fill most of what is in the frame, as in a screenshot, also after compression."""
+        left, top = np.maximum(self.frame.min(0).round().astype(int), 0)
+        right, bottom = self.frame.max(0).round().astype(int) + 1
+        rest = self.pixels[top:bottom, left:right].reshape(-1, 3).astype(np.int16)
+        count, largest, filled = len(rest), 0.0, 0.0
+        for _ in range(COLOURS):
+            if not len(rest):
+                break
+            coarse = rest >> 3
+            codes = (coarse[:, 0].astype(np.int32) * 32 + coarse[:, 1]) * 32 + coarse[:, 2]
+            colour = np.median(rest[codes == np.bincount(codes).argmax()], 0)
+            near = (np.abs(rest - colour) <= 8).all(1)
+            largest, filled = max(largest, near.sum() / count), filled + near.sum() / count
+            rest = rest[~near]
+        return largest > LARGEST_COLOUR and filled > FILLED
 
     @property
     def edges(self) -> np.ndarray:

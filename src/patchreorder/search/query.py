@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ from .descriptors import BATCH, Descriptor, describe_batch, fault
 from .images import Box, Reader, scan
 from .index import Hit, Index
 from .manifest import Maker
-from .relations import IDENTICAL, relate
-from .verification import read_picture
+from .relations import DETAIL, IDENTICAL
+from .verification import read_picture, relate_in_detail
 
 # The poses of a query with --poses, in words; "" is upright.
 POSES = {
@@ -119,7 +120,8 @@ def _related(root: Path, query: Path, box: Box | None, hits: Sequence[Hit]) -> I
             yield hit._replace(relation=IDENTICAL)
         else:
             sizes = (own.width, own.height), (other.width, other.height)
-            yield hit._replace(relation=relate(own, other).words(*sizes))
+            large = partial(read_picture, query, box=box, side=DETAIL), partial(read_picture, path, side=DETAIL)
+            yield hit._replace(relation=relate_in_detail(own, other, *large).words(*sizes))
 
 
 def _nearest(found: Iterable[Sequence[Hit]], k: int) -> list[Hit]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison import Comparison, compare, largest_difference
+from .comparison import Comparison, compare, largest_difference, refine
 from .local_features import SIDE, Picture, align, best_symmetry, inverse, mapped, whole_frames
 
 # Chosen by benchmarks/copy_rule.py on several sets, whose rows were not kept, before `bend` was there and before drift
@@ -28,9 +28,11 @@ DRAWN_AGREE, DRAWN_MEDIAN = 0.985, 0.88  # of a copy of a drawn image: the windo
 LOCAL, OVERLAY = 2.0, 0.6  # see `_moved`
 OVERLAID = 0.93  # a copy of which fewer windows agree has something laid over it
 FLAT = 0.75  # above it, images are drawn (screenshots, text, charts): they differ by small things
+FEW = 0.45  # above it they are if they have few colours
 DETAIL = 1600  # pixels of the long side at which drawn images are compared
-CHANGED = 25.0  # the largest difference of a copy of a drawn image, of 255
+CHANGED = 23.0  # the largest difference of a copy of a drawn image, of 255
 OVERLAP = 0.5  # the least share of one of the frames in the other
+SAME = 0.9  # the median correlation of images that are the same but for what moved
 OUTSIDE = 0.8  # pixels that corners of a frame may be beyond the other one: of nearly all copies they are 0.4 at most
 LEAN = 0.6  # pixels, see `Comparison.lean`
 SAME_FRAME = 0.3  # pixels that corners of the same frame may be apart
@@ -46,7 +48,7 @@ WHOLE = 0.94  # the share of a frame above which nothing was cut off
 IDENTICAL, COPY, SHOT, SIMILAR = "identical", "copy", "another shot of the same scene", "similar only"
 
 
-_BOTH_WAYS = ("kind", "features", "agree", "median", "level", "hue", "flat", "inverted")
+_BOTH_WAYS = ("kind", "features", "agree", "median", "level", "hue", "flat", "inverted", "moved")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,7 @@ class Relation:
         flat: the share without any gradient, see `Comparison`.
         bordered: what the second frame has beyond the first is of one colour, and the other way round.
         inverted: the second has the colours of a negative; levels and hues are those after inverting it.
+        moved: something is seen to differ where the rest is the same, so these are no copies of one image.
     """
 
     kind: str
@@ -77,6 +80,7 @@ class Relation:
     flat: float = 0.0
     bordered: tuple[bool, bool] = (False, False)
     inverted: bool = False
+    moved: bool = False
 
     @property
     def is_copy(self) -> bool:
@@ -172,7 +176,8 @@ def relate(first: Picture, second: Picture) -> Relation:
             best = laid
     if best is None:
         return Relation(kind=SIMILAR, agree=0.0, median=0.0)
-    return _relation(SHOT if best.features >= SCENE else SIMILAR, first, best)
+    found = _relation(SHOT if best.features >= SCENE else SIMILAR, first, best)
+    return replace(found, moved=best.found.median > SAME and _moved(best.found))
 
 
 class Laid(NamedTuple):
@@ -210,11 +215,25 @@ def evidence(found: Comparison) -> list[float]:
     return [agree, median, rest, found.overlay, coarse, *shifts, texture, found.overlay * agree]
 
 
+def is_drawn(first: Picture, second: Picture, relation: Relation) -> bool:
+    """Whether two copies are of a drawn image, so that small things count."""
+    return relation.flat > FLAT or (relation.flat > FEW and (first.few_colours or second.few_colours))
+
+
 def same_drawing(first: Picture, second: Picture, relation: Relation) -> bool:
     """Whether a copy of a drawn image holds in all its detail; both pictures have up to DETAIL pixels a side."""
     whole = np.vstack([np.array(relation.matrix), [0, 0, 1]])
     matrix = (_from_file(second) @ whole @ np.linalg.inv(_from_file(first)))[:2]
-    return largest_difference(first, second, matrix) < CHANGED
+    if relation.inverted:
+        second = second.negative
+    if largest_difference(first, second, matrix) < CHANGED:
+        return True
+    # A map found on smaller pictures may be wrong by a pixel here, as much as a stroke of a letter.
+    frames = whole_frames(first, second, matrix)
+    if frames is not None and largest_difference(first, second, frames) < CHANGED:
+        return True
+    better = refine(first, second, Comparison(matrix=matrix, first=relation.first, second=relation.second))
+    return better is not None and largest_difference(first, second, better) < CHANGED
 
 
 def _from_file(picture: Picture) -> np.ndarray:

@@ -10,8 +10,9 @@ import contextlib
 import json
 import os
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from patchreorder.files import locked
 
 from .images import Box, part_of
 from .local_features import SIDE, Picture, need_opencv
-from .relations import COPY, DETAIL, FLAT, SIMILAR, Relation, relate, same_drawing
+from .relations import COPY, DETAIL, SIMILAR, Relation, is_drawn, relate, same_drawing
 
 FORMAT = 12  # raise it when relations change
 FILE = ".relations.jsonl"  # in the folder of the index
@@ -40,10 +41,25 @@ def read_picture(path: Path, digest: str = "", *, box: Box | None = None, side: 
         if digest and blake2b(content, digest_size=16).hexdigest() != digest:
             return None
         if box is not None:
-            return Picture.of(part_of(decode(content, name=path.name), box))
+            return Picture.of(part_of(decode(content, name=path.name), box), side=side)
         return Picture.of(decode(content, name=path.name, short=side), size=upright_size(content), side=side)
     except (OSError, ValueError):
         return None
+
+
+def relate_in_detail(
+    first: Picture, second: Picture, large: Callable[[], Picture | None], other: Callable[[], Picture | None]
+) -> Relation:
+    """What the second image is to the first; drawn images such as screenshots must be the same in all their detail.
+
+    `large` and `other` read the first and the second image again with up to DETAIL pixels a side.
+    """
+    relation = relate(first, second)
+    if relation.kind == COPY and is_drawn(first, second, relation):
+        one, two = large(), other()
+        if one is None or two is None or not same_drawing(one, two, relation):
+            return replace(relation, kind=SIMILAR, moved=True)
+    return relation
 
 
 @dataclass(eq=False)
@@ -59,17 +75,14 @@ class Comparer:
         with _one_thread():
             for pair in pairs:
                 first, second = map(self._picture, pair)
-                relation = None if first is None or second is None else relate(first, second)
-                found.append((pair, None if relation is None else self._in_detail(pair, relation)))
+                relation = None
+                if first is not None and second is not None:
+                    relation = relate_in_detail(first, second, *(partial(self._large, digest) for digest in pair))
+                found.append((pair, relation))
         return found
 
-    def _in_detail(self, pair: Pair, relation: Relation) -> Relation:
-        """The relation; drawn images such as screenshots must also be the same in all their detail."""
-        if relation.kind == COPY and relation.flat > FLAT:
-            large = [read_picture(self.root / self.names[digest], digest, side=DETAIL) for digest in pair]
-            if large[0] is None or large[1] is None or not same_drawing(large[0], large[1], relation):
-                return replace(relation, kind=SIMILAR)
-        return relation
+    def _large(self, digest: str) -> Picture | None:
+        return read_picture(self.root / self.names[digest], digest, side=DETAIL)
 
     def _picture(self, digest: str) -> Picture | None:
         if digest not in self.kept:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -126,49 +126,61 @@ def derivatives(
     A derivative is taken by moving an input a little, both ways. Of a module, its own input is moved and it alone is
     called again, so that the result says what this module adds.
     """
-    if isinstance(network, nn.Module):
-        modules, kinds = _of_modules(network, images, wanted)
-    else:
-        modules, kinds = {}, {}
 
     def maps(inputs: Tensor) -> dict[str, Tensor]:
-        return {name: own for name, own in recorder(inputs).layers.items() if is_maps(own, images)}
+        return recorder(inputs).layers
 
-    return Derivatives(compare(maps, images, wanted), modules, kinds)
-
-
-def _of_modules(
-    network: nn.Module, images: Tensor, wanted: Sequence[str]
-) -> tuple[dict[str, dict[str, Ratio]], dict[str, str]]:
-    found: dict[str, dict[str, Ratio]] = {}
+    modules: dict[str, dict[str, Ratio]] = {}
     kinds: dict[str, str] = {}
+    with ExitStack() as stack:
+        if isinstance(network, nn.Module):  # in the pass that the layers need anyway
+            stack.enter_context(_visit_modules(network, images, wanted, modules, kinds))
+        unmoved = maps(images.clone())
+    return Derivatives(compare(maps, images, unmoved, wanted), modules, kinds)
+
+
+@contextmanager
+def _visit_modules(
+    network: nn.Module,
+    images: Tensor,
+    wanted: Sequence[str],
+    found: dict[str, dict[str, Ratio]],
+    kinds: dict[str, str],
+) -> Iterator[None]:
+    """Add the derivatives and the class of each module without children, the first time that it gets maps."""
+    visited: set[str] = set()
     busy = False
 
-    def look(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def visit(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal busy
-        if busy or name in found or len(args) != 1 or kwargs or not is_maps(args[0], images):
+        if busy or name in visited or len(args) != 1 or kwargs or not is_maps(args[0], images):
             return
         busy = True  # the hooks of the module are called again below
         try:
-            found[name] = compare(lambda maps: {"": module(maps)}, args[0].clone(), wanted).get("", {})
-            kinds[name] = type(module).__name__
+            own = compare(lambda x: {"": module(x)}, args[0].clone(), {"": module(args[0].clone())}, wanted)
         finally:
             busy = False
+        visited.add(name)
+        kinds[name] = type(module).__name__
+        found.update({name: by_generator for by_generator in own.values()})
 
     with ExitStack() as stack:
         for name, module in network.named_modules():
             if name and not any(module.children()) and not isinstance(module, nn.Identity):
-                hook = module.register_forward_pre_hook(partial(look, name), with_kwargs=True)
+                # Before the hooks of a recorder, which shall see the input of the pass last.
+                hook = module.register_forward_pre_hook(partial(visit, name), with_kwargs=True, prepend=True)
                 stack.enter_context(hook)
-        network(images.clone())
-    return {name: own for name, own in found.items() if own}, kinds
+        yield
 
 
 def compare(
-    network: Callable[[Tensor], Mapping[str, Any]], images: Tensor, wanted: Sequence[str]
+    network: Callable[[Tensor], Mapping[str, Any]], images: Tensor, unmoved: Mapping[str, Any], wanted: Sequence[str]
 ) -> dict[str, dict[str, Ratio]]:
-    """The Lie derivatives by the name of an output and by generator; outputs that are no maps are left out."""
-    unmoved = {name: maps.clone() for name, maps in network(images.clone()).items() if is_maps(maps, images)}
+    """The Lie derivatives by the name of an output and by generator; outputs that are no maps are left out.
+
+    `unmoved` is what the network gives for a copy of the images.
+    """
+    unmoved = {name: maps.clone() for name, maps in unmoved.items() if is_maps(maps, images)}
     found: dict[str, dict[str, Ratio]] = {name: {} for name in unmoved}
     size = float(images.double().square().mean().sqrt())
     for generator in wanted if unmoved else ():

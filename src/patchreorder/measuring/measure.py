@@ -229,6 +229,7 @@ def measure(
                 if name == AS_IT_IS:
                     scores.start_batch(part, images, labels, activations)
                 scores.update(name, images, activations)
+                del activations  # its memory is still in the processor's cache
                 report(len(images))
         return scores.result(
             classes=outputs,

@@ -269,6 +269,7 @@ def test_the_table_of_followed_advice_is_that_of_its_benchmark():
     for row in rows:
         numbers = f"{row['without']:.3f} | {row['with']:.3f} | {'yes' if row['holds'] else 'no'}"
         assert f"| `{row['network']}` | {row['followed']} | {row['measured']} | {numbers} |" in text
+    assert len(re.findall(r"^\| `(?:torchvision|timm):", text, re.MULTILINE)) == len(rows)
 
 
 def test_shift_consistency_is_that_of_its_benchmark():

@@ -65,6 +65,10 @@ def printed(model: nn.Module, example: Any, width: int = 120, table: bool = True
     return console.export_text()
 
 
+def sentence_of(model: nn.Module, example: Any) -> str:
+    return advise(model, example, console=QUIET).sentence
+
+
 def run_last_line(model: nn.Module, text: str) -> None:
     names = {"insert_after": insert_after, "create_layer": create_layer, "model": model, "nn": nn}
     exec(text.splitlines()[-1].strip(), names)
@@ -119,9 +123,10 @@ def test_names_are_printed_in_full_and_without_markup() -> None:
     name = "[bold]a_module_with_a_name_that_fills_most_of_the_line"
     model = nn.Sequential()
     model.add_module(name, nn.Sequential(nn.Conv2d(3, 2, 3), nn.Conv2d(2, 2, 3)))
+    model.append(nn.Flatten())
     text = printed(model, torch.randn(1, 3, 9, 9), width=80)
     assert any(row.startswith(f"{name}.0 ") for row in text.splitlines())
-    assert f'insert_after(model, "{name}.1", "reorder:grid=pixels")' in text
+    assert f'insert_after(model, "{name}.1", "ranked")' in text
 
 
 @pytest.mark.parametrize("size", [(1, 7), (2, 2), (5, 9), (13, 13), (64, 28)])
@@ -248,7 +253,7 @@ def test_a_constant_output(images: Tensor) -> None:
     assert set(warnings_of(model, images).values()) == {"constant"}
     text = printed(model, images)
     assert "no module can be judged" in text
-    assert "No module is free" not in text
+    assert "insert_after(" not in text
 
 
 def test_a_reordering_layer_that_follows_already(images: Tensor) -> None:
@@ -346,10 +351,60 @@ def test_without_a_free_module_it_says_what_to_do(images: Tensor) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return (x + self.conv(x)).flatten(1)
 
-    assert "No module is free of warnings: flatten the last maps" in printed(Bypassed(), images)
+    assert "No module returns the last maps: other maps bypass conv" in printed(Bypassed(), images)
     dropped = nn.Sequential(nn.Dropout2d(), nn.AdaptiveAvgPool2d(1))
     assert warnings_of(dropped, images) == {"0": "no-op"}
     assert not layers_of(dropped, images)
+    assert sentence_of(dropped, images).startswith("The last maps are pooled globally: flatten them")
+
+
+def test_maps_that_are_the_answer_stay_where_they_are(images: Tensor) -> None:
+    """A segmentation, or a network without its classifier."""
+    model = nn.Sequential(*convolutions(), nn.Conv2d(8, 2, 1))
+    assert layers_of(model, images) == {}
+    assert sentence_of(model, images).startswith("The output is feature maps, with an answer for each place")
+    assert layers_of(nn.Sequential(model, nn.Flatten()), images) != {}
+
+
+def test_attention_that_follows_counts_as_a_convolution(images: Tensor) -> None:
+    class Hybrid(nn.Module):
+        """Maps that become tokens."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.features, self.attention = nn.Sequential(*convolutions()), nn.MultiheadAttention(8, 2)
+            self.classifier = nn.Linear(8 * 25, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            tokens = self.features(x).flatten(2).permute(2, 0, 1)
+            return self.classifier(self.attention(tokens, tokens, tokens)[0].transpose(0, 1).flatten(1))
+
+    assert warnings_of(Hybrid(), images)["features.4"] == "early: 1"
+    assert layers_of(Hybrid(), images) == {}
+    assert sentence_of(Hybrid(), images).startswith("Attention follows the last maps (features.4)")
+
+
+class Siamese(nn.Module):
+    """One network for two images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same = Flat()
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        return self.same(first) - self.same(second)
+
+
+def test_convolutions_of_another_image_do_not_follow(images: Tensor) -> None:
+    found = warnings_of(Siamese(), (images, images.flip(0)))
+    assert found == {
+        "same.features.0": "early: 2",  # one for each image
+        "same.features.1": "early: 2",
+        **dict.fromkeys(["same.features.2", "same.features.3", "same.features.4", "same.drop"], ""),
+    }
+    shared = nn.Conv2d(3, 3, 3, padding=1)
+    repeated = nn.Sequential(shared, shared, nn.Flatten(), nn.Linear(3 * 15 * 15, 2))
+    assert warnings_of(repeated, images) == {"0": "early: 1"}
 
 
 def on_background(value: float = 0.0) -> Tensor:
@@ -423,6 +478,16 @@ def test_several_arguments_go_in_a_tuple(images: Tensor) -> None:
 
     assert warnings_of(Scaled(3, 2, 3), (images, torch.tensor(2))) == {"": ""}
 
+    class Informed(Flat):
+        """Facts that come with an image bypass its maps, but are no maps."""
+
+        def forward(self, x: Tensor, facts: Tensor) -> Tensor:
+            return super().forward(x) + facts
+
+    assert warnings_of(Informed(), (images, torch.rand(2, 4)))["features.4"] == ""
+    with pytest.raises(ValueError, match=r"model \(Informed\) cannot take the example .*'facts'.* as a tuple"):
+        advise(Informed(), images)
+
 
 @pytest.mark.parametrize(("example", "kind"), [([1.0], "list"), (None, "NoneType"), ((3, "a"), "tuple")])
 def test_an_example_without_tensors_is_refused(example: Any, kind: str) -> None:
@@ -443,6 +508,8 @@ def test_the_model_is_restored_after_an_error(images: Tensor) -> None:
     model = Flat()
     model.drop.eval()
     modes = [module.training for module in model.modules()]
-    with pytest.raises(RuntimeError):
+    with pytest.raises(
+        ValueError, match=r"model \(Flat\) cannot take the example \(2x4x15x15 torch.float32\): .*channels"
+    ):
         advise(model, torch.randn(2, 4, 15, 15), console=QUIET)
     assert [module.training for module in model.modules()] == modes

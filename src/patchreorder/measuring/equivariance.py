@@ -161,8 +161,8 @@ def _visit_modules(
         finally:
             busy = False
         visited.add(name)
-        kinds[name] = type(module).__name__
-        found.update({name: by_generator for by_generator in own.values()})
+        if own:
+            found[name], kinds[name] = own[""], type(module).__name__
 
     with ExitStack() as stack:
         for name, module in network.named_modules():

@@ -17,7 +17,14 @@ from patchreorder.layers.ranked_pool import ranked_pool
 from patchreorder.operator.functional import Grid
 from patchreorder.untrusted import clean
 
-from .feature_maps import ForwardTrace, MapModule, is_convolution, trace_forward
+from .feature_maps import (
+    ForwardTrace,
+    MapModule,
+    breaks_without_order,
+    is_attention,
+    is_convolution,
+    trace_forward,
+)
 from .insertion import check_plain
 from .probe import Probe, evaluating, is_maps
 
@@ -26,7 +33,7 @@ QUANTILES = 16  # of ranked pooling in place of a global pool
 NO_OP, EARLY, BRANCH, REORDERED, CONSTANT = "no-op", "early", "branch", "reordered", "constant"
 MEANINGS = {
     NO_OP: "shuffling these maps leaves the output unchanged, as before a global pool.",
-    EARLY: "so many convolutions follow, and would see a broken arrangement; the paper found losses there.",
+    EARLY: "so many convolutions follow (or attention), and would see a broken arrangement; the paper found losses.",
     BRANCH: "other maps bypass this module, as in a residual block, and would not match the reordered ones.",
     REORDERED: "a reordering layer follows already.",
     CONSTANT: "the output is the same for other inputs, so no module can be judged.",
@@ -73,9 +80,9 @@ def advise(
 
     The model runs once to find the modules that return feature maps, and again for each of them with its maps shuffled,
     every channel by itself. If the output stays the same up to rounding, reordering is a no-op there. If convolutions
-    larger than 1x1 are called later, it is early (Fig. 5 of the paper). A container that returns the output of a module
-    inside it is not listed. The model runs in eval mode without gradients; its modes and torch's random state are
-    restored.
+    larger than 1x1, or attention, are called later, it is early (Fig. 5 of the paper). A container that returns the
+    output of a module inside it is not listed. The model runs in eval mode without gradients; its modes and torch's
+    random state are restored.
 
     Layers are recommended by these rules, the first one first. They are rules of thumb; measured results are in
     docs/choosing.md.
@@ -85,11 +92,13 @@ def advise(
        when the images are shifted by a pixel. `pose` if test images are rotated and training images are not.
     3. `ranked:quantiles=16` in place of a global pool after the last maps, with fewer quantiles if the maps have fewer
        positions. The next layer then needs as many times the inputs.
-    4. `reorder:grid=pixels` after the last module without a warning, but not after a dropout. `ranked`, which sorts by
-       value and not by energy, if the maps hold negative values and the model accepts its output.
+    4. Without a global pool, `reorder:grid=pixels` after the last module without a warning, but not after a dropout.
+       `ranked`, which sorts by value and not by energy, if the maps hold negative values and the model accepts its
+       output.
 
-    Nothing is recommended if a layer of the family follows a module already, or if the output is constant. Transformers
-    are refused: their tokens carry their positions, so that reordering the maps of their first convolution breaks them.
+    Nothing is recommended if a layer of the family follows a module already, or if the output is constant or maps.
+    Transformers are refused: their tokens carry their positions, so that reordering the maps of their first convolution
+    breaks them.
 
     Args:
         model: any plain `nn.Module` that takes images.
@@ -101,8 +110,8 @@ def advise(
         One `Advice` per module, in the order of the calls; its `sentence` is what is printed first.
 
     Raises:
-        ValueError: the model is a transformer, the example is empty, or the output has no tensors or changes from run
-            to run.
+        ValueError: the model is a transformer or cannot take the example, the example is empty, or the output has no
+            tensors or changes from run to run.
         TypeError: the model is compiled, wrapped, scripted or traced, or an argument is of the wrong type.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten())
@@ -129,7 +138,7 @@ def advise(
         progress = track(
             modules, "shuffling maps", console=console, transient=True, disable=not console.is_terminal or console.quiet
         )
-        advice = [_judge(found, probe, trace.convolutions) for found in progress]
+        advice = [_judge(found, probe, trace) for found in progress]
         if all(entry.warning == NO_OP for entry in advice) and probe.ignores_input():
             advice, background = [entry._replace(warning=CONSTANT) for entry in advice], ""
         else:
@@ -142,7 +151,7 @@ def advise(
     if images and all(bool((value == value[..., :1, :1]).all()) for value in images):
         sentence = "Every pixel of the example images is the same, so that positions cannot matter: give real images."
     else:
-        sentence = _sentence(advice, model, trace.pool, background)
+        sentence = _sentence(advice, trace, probe, background)
     found = Advices(advice, sentence)
     _print(found, trace.pool, background, console, table=table, bare=bare)
     return found
@@ -150,7 +159,7 @@ def advise(
 
 def refuse_transformers(model: nn.Module) -> None:
     """Raise ValueError if a model has as many attention modules as convolutions larger than 1x1, or more."""
-    attention = [name for name, module in model.named_modules() if _attends(module)]
+    attention = [name for name, module in model.named_modules() if is_attention(module)]
     convolutions = sum(is_convolution(module) for module in model.modules())
     if attention and len(attention) >= convolutions:
         raise ValueError(
@@ -160,21 +169,11 @@ def refuse_transformers(model: nn.Module) -> None:
         )
 
 
-def _attends(module: nn.Module) -> bool:
-    """Whether it is attention between tokens: queries, keys and values come from one product, or `qkv` by name."""
-    if isinstance(module, nn.MultiheadAttention):
-        return True
-    if "Attention" not in type(module).__name__:
-        return False
-    return any(
-        name == "qkv" or (isinstance(part, nn.Linear) and part.out_features == 3 * part.in_features)
-        for name, part in module.named_children()
-    )
-
-
-def _judge(found: MapModule, probe: Probe, convolutions: list[int]) -> Advice:
+def _judge(found: MapModule, probe: Probe, trace: ForwardTrace) -> Advice:
     _, channels, height, width = found.shape
-    later = sum(call > found.first_call for call in convolutions)
+    later = sum(call > found.first_call for call in (*trace.convolutions, *trace.attention))
+    if later and found.calls > 1:  # those of another image, as in a Siamese network, do not count
+        later = probe.reaches(found.module, breaks_without_order)
     if found.followed:
         warning = REORDERED
     elif probe.ignores_positions(found.module):
@@ -196,9 +195,11 @@ def _recommend(advice: list[Advice], modules: list[MapModule], trace: ForwardTra
     layers = [""] * len(advice)
     # In training a dropout changes the energies, so a layer goes before it.
     candidates = [number for number, entry in enumerate(advice) if "Drop" not in entry.kind]
+    # What is sorted for each channel before a global pool changes which values the layers between see together.
+    flat = not probe.returns_maps() and not any(advice[number].warning == NO_OP for number in candidates[-1:])
     for number in candidates:
         entry, found = advice[number], modules[number]
-        if not entry.warning:
+        if flat and not entry.warning:
             by_value = found.negative and probe.accepts(found.module, lambda maps, _: ranked_pool(maps))
             layers[number] = "ranked" if by_value else "reorder:grid=pixels"
         elif entry.warning == NO_OP and number == candidates[-1] and not trace.has_sorting:
@@ -237,8 +238,9 @@ def _background(probe: Probe) -> str:
     return "zero" if not bool(first.any()) else "constant"
 
 
-def _sentence(advice: list[Advice], model: nn.Module, pool: str, background: str) -> str:
+def _sentence(advice: list[Advice], trace: ForwardTrace, probe: Probe, background: str) -> str:
     """What follows from the advice, the first that applies."""
+    pool = trace.pool
     warnings = {entry.warning for entry in advice}
     if CONSTANT in warnings:
         return "The output is the same for other inputs: no module can be judged."
@@ -254,7 +256,7 @@ def _sentence(advice: list[Advice], model: nn.Module, pool: str, background: str
         return "No module returns feature maps (batch, channels, height, width): there is nothing to reorder."
     for entry in advice:
         if entry.warning == NO_OP and entry.layer:
-            average = pool and "Avg" in type(model.get_submodule(pool)).__name__
+            average = pool and "Avg" in type(probe.model.get_submodule(pool)).__name__
             kind = f"global {'average' if average else 'pool'}{f' ({pool})' if pool else ''}"
             return (
                 f"The network ends in a {kind}: reordering its maps changes nothing. What is left is `unroll` or "
@@ -263,10 +265,27 @@ def _sentence(advice: list[Advice], model: nn.Module, pool: str, background: str
     free = [entry for entry in advice if entry.layer and not entry.warning]
     if free:
         return f"Insert `{free[-1].layer}` after {free[-1].name}: no convolution follows, and positions matter there."
-    return (
-        "No module is free of warnings: flatten the last maps for the classifier instead of pooling them globally, and "
-        "reorder them there."
-    )
+    if trace.has_sorting:
+        return "A reordering layer comes later: nothing is proposed in front of it."
+    last = advice[-1]
+    if probe.returns_maps():
+        return (
+            "The output is feature maps, with an answer for each place: reordering would bring the answers to other "
+            "places. If a classifier follows these maps, give the network with it."
+        )
+    if trace.attention and last.warning.startswith(EARLY):
+        return (
+            f"Attention follows the last maps ({last.name}): its tokens carry their positions, and reordering would "
+            "give them wrong ones. What is left is `align` or `unroll` at the input."
+        )
+    if last.warning == BRANCH:
+        return (
+            f"No module returns the last maps: other maps bypass {last.name}, and are added in `forward`. Call "
+            '`patch_reorder(maps, grid="pixels")` there, behind the sum.'
+        )
+    if last.warning.startswith(EARLY):
+        return f"Convolutions follow every module that returns maps, also the last one ({last.name}): none is proposed."
+    return "The last maps are pooled globally: flatten them for the classifier instead, and reorder them before it."
 
 
 def _print(advice: Advices, pool: str, background: str, console: Console, *, table: bool, bare: bool) -> None:

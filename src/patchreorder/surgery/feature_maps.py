@@ -23,7 +23,7 @@ class MapModule:
     name: str
     module: nn.Module
     shape: torch.Size
-    first_call: int  # counted among all calls that return feature maps
+    first_call: int  # counted among all calls that return feature maps, or are attention
     calls: int = 0
     inner: MapModule | None = None  # the module inside that returned the very same tensor
     followed: bool = False  # by a layer of the family
@@ -37,6 +37,7 @@ class ForwardTrace:
         self.names = {module: name for name, module in model.named_modules()}
         self.found: dict[nn.Module, MapModule] = {}
         self.convolutions: list[int] = []  # the numbers of their calls
+        self.attention: list[int] = []  # and of those of attention
         self.channels_last: set[torch.Size] = set()
         self.last: tuple[Tensor, MapModule] | None = None
         self.calls = 0
@@ -47,6 +48,9 @@ class ForwardTrace:
         if isinstance(module, Layer) and self.last is not None and args and args[0] is self.last[0]:
             self.last[1].followed = True
         self.has_sorting |= isinstance(module, (PatchReorder, RankedPool))
+        if is_attention(module):
+            self.calls += 1
+            self.attention.append(self.calls)
         pools = args and is_maps(args[0]) and isinstance(output, Tensor) and not list(module.children())
         if pools and output.shape[:2] == args[0].shape[:2] and output[0, 0].numel() == 1:
             self.pool = self.names.get(module, "")
@@ -102,3 +106,20 @@ def is_convolution(module: nn.Module) -> bool:
     """Whether it is a convolution larger than 1x1, of any class: known by its weight and `kernel_size`."""
     weight, size = getattr(module, "weight", None), getattr(module, "kernel_size", 1)
     return isinstance(weight, Tensor) and weight.dim() == 4 and max(size if isinstance(size, tuple) else (size,)) > 1
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Whether it is attention between tokens: queries, keys and values come from one product, or `qkv` by name."""
+    if isinstance(module, nn.MultiheadAttention):
+        return True
+    if "Attention" not in type(module).__name__:
+        return False
+    return any(
+        name == "qkv" or (isinstance(part, nn.Linear) and part.out_features == 3 * part.in_features)
+        for name, part in module.named_children()
+    )
+
+
+def breaks_without_order(module: nn.Module) -> bool:
+    """Whether it looks at positions: a convolution larger than 1x1, or attention between tokens."""
+    return is_convolution(module) or is_attention(module)

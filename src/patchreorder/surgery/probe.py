@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 Change = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -37,7 +38,12 @@ class Probe:
             value + torch.randn_like(value) if isinstance(value, Tensor) and value.is_floating_point() else value
             for value in arguments
         )
-        self.output = self.run(arguments)
+        # An image among them may come with other arguments, such as facts about it.
+        self.other_images = tuple(
+            changed if is_maps(value) or not any(map(is_maps, arguments)) else value
+            for value, changed in zip(arguments, self.varied, strict=True)
+        )
+        self.output = self._first_run()
         if not self.output:
             raise ValueError("the model returned no tensor, so there is nothing to compare")
         sizes = [tensor.double().nan_to_num(0.0, 0.0, 0.0).norm().item() for tensor in self.output]
@@ -47,6 +53,19 @@ class Probe:
         precision = [torch.finfo(out.dtype).eps if out.is_floating_point() else 0.0 for out in self.output]
         self.rounding = [4 * (e * size + d) for e, size, d in zip(precision, sizes, self.repeated, strict=True)]
         self.visible = [max(1e-2 * size, limit) for size, limit in zip(sizes, self.rounding, strict=True)]
+
+    def _first_run(self) -> list[Tensor]:
+        try:
+            return self.run(self.arguments)
+        except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+            given = [
+                f"{'x'.join(map(str, value.shape))} {value.dtype}" if isinstance(value, Tensor) else repr(value)
+                for value in self.arguments
+            ]
+            raise ValueError(
+                f"model ({type(self.model).__name__}) cannot take the example ({', '.join(given)}): "
+                f"{' '.join(str(error).split())[:240]}: give what its forward takes, several arguments as a tuple"
+            ) from error
 
     def run(
         self, arguments: tuple[Any, ...], module: nn.Module | None = None, change: Change | None = None
@@ -79,10 +98,10 @@ class Probe:
         return _within(changes, [max(pair) for pair in zip(noise, self.rounding, strict=True)])
 
     def is_bypassed(self, module: nn.Module) -> bool:
-        """Whether the output still depends on the input when the maps of a module are all zero."""
+        """Whether the output still depends on the images when the maps of a module are all zero."""
         first, second = (
             self.run(arguments, module, lambda maps, _: torch.zeros_like(maps))
-            for arguments in (self.arguments, self.varied)
+            for arguments in (self.arguments, self.other_images)
         )
         return not _within(_distances(first, second), self.rounding)
 
@@ -92,9 +111,29 @@ class Probe:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 changed = self.run(self.arguments, module, change)
-        except (RuntimeError, ValueError, TypeError, IndexError, Warning):
+        except Exception:  # networks raise errors of every kind for other shapes, AssertionError too
             return False
         return [tensor.shape for tensor in changed] == [tensor.shape for tensor in self.output]
+
+    def returns_maps(self) -> bool:
+        """Whether all of the output is feature maps."""
+        return all(map(is_maps, self.output))
+
+    def reaches(self, module: nn.Module, is_target: Callable[[nn.Module], bool]) -> int:
+        """How many calls of such modules take something that depends on the maps of a module."""
+        found = 0
+
+        def look(target: nn.Module, args: tuple[Any, ...]) -> None:
+            nonlocal found
+            tensors = [value for value in args if isinstance(value, Tensor) and value.is_floating_point()]
+            found += is_target(target) and any(bool(value.isnan().any()) for value in tensors)
+
+        handle = register_module_forward_pre_hook(look)
+        try:
+            self.run(self.arguments, module, lambda maps, _: torch.full_like(maps, torch.nan))
+        finally:
+            handle.remove()
+        return found
 
     def ignores_shifts(self) -> bool:
         """Whether rolling the images by a pixel, down and right, changes the output by no more than rounding."""

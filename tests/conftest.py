@@ -78,6 +78,8 @@ def build():
     return nn.Sequential(nn.Conv2d(3, 4, 5, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 10 * 10, 2))
 def grey():
     return nn.Sequential(nn.Conv2d(1, 4, 5, stride=3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 10 * 10, 2))
+def needy(size):
+    return build()
 text = lambda: "no network"
 """
 

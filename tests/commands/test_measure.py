@@ -40,7 +40,7 @@ def test_class_folders(module, class_folders, capsys):
     assert "broken.png cannot be read" in page
     assert 'src="http' not in page
     output = capsys.readouterr().out
-    assert "1 images are left out: " in output
+    assert "1 image is left out: " in output
     assert "as it is" in output
     assert f"{module}:build is wrong about" in output
     assert "Page: out/measure.html" in output

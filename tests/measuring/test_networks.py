@@ -34,6 +34,8 @@ def test_networks_of_ours(tmp_path):
         open_network("fcn", weights=tmp_path / "own.pth")
     with pytest.raises(ValueError, match=r"model \('resnet'\) must be a network of ours .* ours are fcn, cnn"):
         open_network("resnet")
+    with pytest.raises(ValueError, match=r"mobilenet_v2\) classifies photographs as .*: give a folder, not mnist"):
+        open_network("mobilenet_v2", dataset="mnist")
 
 
 def test_a_file_of_fit(tmp_path):
@@ -63,6 +65,10 @@ def test_a_function_of_a_module(module, tmp_path):
         assert own.network(torch.rand(1, 3, 32, 32)).eq(0).all()
     with pytest.raises(ValueError, match=r"\(mine_to_measure:text\) must build an nn.Module, got str"):
         open_network(f"{module}:text")
+    with pytest.raises(
+        ValueError, match=r"\(mine_to_measure:needy\) is called without arguments, and raises TypeError"
+    ):
+        open_network(f"{module}:needy")
     with pytest.raises(ValueError, match="no attribute 'other'"):
         open_network(f"{module}:other")
     with pytest.raises(ImportError, match="module 'nobody_has_this' is neither in this folder nor installed"):

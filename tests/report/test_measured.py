@@ -46,6 +46,8 @@ def test_the_worst_pose_of_each_image_is_said_with_its_interval():
         "one is wrong about 60.0 % (30.0 to 85.0) of the images in at least one of 2 poses (translate); the hardest "
         "for all is shifted 20 % right, with 50.0 %."
     )
+    none = [replace(one, value=0.0, low=0.0) if one.measure == "worst error" else one for one in found.measurements]
+    assert measured.summary(replace(found, measurements=none))[-1].endswith("in at least one of 2 poses (translate).")
     rows = dict(measured.rates_sheet(found).rows)
     assert rows["translate: mean of 2 poses"] == "50.0 (20.0 to 80.0)"
     assert rows["translate: worst of 2"] == "60.0 (30.0 to 85.0)"
@@ -84,6 +86,10 @@ def test_a_network_that_tells_nothing_apart_is_said_first():
     first, second, *_ = measured.summary(collapsed(97.0, 1.0, mixed))
     assert first.startswith("one gives one answer to 97.0 % of the images")
     assert second.startswith("one has the same features for all images in features.10")
+    dead = collapsed(50.0, 0.3, mixed)
+    zero = [replace(one, value=None, n=0) if one.measure == "different" else one for one in dead.measurements]
+    (only,) = measured.warnings(replace(dead, measurements=zero))
+    assert only.startswith("one has the same features for all images in features.10")
     assert measured.warnings(collapsed(50.0, 0.3, mixed)) == []
     assert measured.warnings(collapsed(97.0, 0.3, [0] * 190 + [1] * 10)) == []  # so are the labels
 

@@ -155,10 +155,14 @@ def measure(
                 workers=processors() if workers is None else workers,
                 progress=screen.progress("checking images"),
             )
-        for files, what in ((found.bad, "images are left out"), (found.ignored, "files are no images")):
+        for files, one, several in (
+            (found.bad, "1 image is left out", "images are left out"),
+            (found.ignored, "1 file is no image", "files are no images"),
+        ):
             if files:
                 more = f"; and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
-                screen.say(f"{len(files)} {what}: {'; '.join(map(clean, files[:SHOWN]))}{more}")
+                what = one if len(files) == 1 else f"{len(files)} {several}"
+                screen.say(f"{what}: {'; '.join(map(clean, files[:SHOWN]))}{more}")
         poses = {kind: sweep(kind, axes=along, seed=seed) for kind in kinds}
         side = fitting_side(pose for own in poses.values() for pose in own.values()) if padded else 1.0
         seen: list[measured.MeasuredNetwork] = []

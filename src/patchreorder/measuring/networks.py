@@ -90,6 +90,8 @@ def open_network(
         model = imagenet_classifier(name, weights=weights)
         origin = "trained on ImageNet" if weights is None else weights.name
         opened = OpenedNetwork(name, for_inference(model), 3, size, (size + 32) / size, origin)
+    elif name in BACKBONES and BACKBONES[name].classes:
+        raise ValueError(f"model ({name}) classifies photographs as ImageNet's classes: give a folder, not {dataset}")
     elif any(name in family.MODELS for family in FAMILIES.values()):
         opened = _open_ours(name, dataset, weights, options)
     else:
@@ -197,7 +199,10 @@ def _open_function(module: str, function: str, weights: Path | None) -> OpenedNe
         build = operator.attrgetter(function)(build)
     except AttributeError as error:
         raise ValueError(f"model ({name}): {error}") from None
-    model = build() if callable(build) and not isinstance(build, nn.Module) else build
+    try:
+        model = build() if callable(build) and not isinstance(build, nn.Module) else build
+    except Exception as error:
+        raise ValueError(f"model ({name}) is called without arguments, and raises {error!r}") from error
     if not isinstance(model, nn.Module):
         raise ValueError(f"model ({name}) must build an nn.Module, got {type(model).__name__}")
     if weights is not None:

@@ -213,10 +213,11 @@ def _worst(document: Document, model: str) -> Iterator[str]:
         (mean,) = document.find(model, f"mean {'error' if document.labelled else 'change'}", transform=transform)
         hardest = mean.details.get("hardest", AS_IT_IS)
         what = "is wrong about" if document.labelled else "changes its prediction for"
+        end = f"; the hardest for all is {in_words(document.poses[hardest])}, with "
+        end += f"{document.rate(model, hardest).value:.1f} %"
         yield (
             f"{model} {what} {_with_interval(rate, ' %')} of the images in at least one of {mean.details.get('poses')} "
-            f"poses ({transform}); the hardest for all is {in_words(document.poses[hardest])}, with "
-            f"{document.rate(model, hardest).value:.1f} %."
+            f"poses ({transform}){end if rate.value else ''}."
         )
 
 

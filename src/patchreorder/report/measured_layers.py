@@ -61,8 +61,12 @@ def layer_measures(document: Document) -> list[LayerMeasure]:
 
 
 def different_images(document: Document, model: str) -> dict[str, float]:
-    """The mean cosine of the features of different images, by layer."""
-    return {own.layer: own.value for own in document.find(model, "different") if own.value is not None}
+    """The mean cosine of the features of different images, by layer; 1 if they are zero for all images."""
+    found = {
+        own.layer: 1.0 if own.value is None and own.n == 0 and document.n > 1 else own.value
+        for own in document.find(model, "different")
+    }
+    return {layer: value for layer, value in found.items() if value is not None}
 
 
 def pose_ratio(similar: float, different: float) -> float:

@@ -219,3 +219,14 @@ def test_the_tour_shows_numbers_from_the_server(visit):
     expect(page.get_by_role("button", name="2 Sort pixels instead")).to_have_attribute("aria-pressed", "false")
     expect(page.locator("#layer")).not_to_have_attribute("data-before", shown)
     assert float(page.locator("#tour-text strong").first.inner_text()) == before  # of the tour, not of the new pose
+    page.get_by_role("button", name="6 Build it in: rotations").click()
+    expect(page.locator("#tour-text")).to_contain_text("in rings")
+    expect(page.locator("#layer")).not_to_have_attribute("data-before", shown)
+    expect(page.locator("#tour-text strong")).to_have_count(0)  # it is not about PR-CNN's maps
+
+
+def test_nothing_leaves_its_card(visit):
+    page = visit(viewport={"width": 1280, "height": 900})  # five in a row
+    inside = "(card) => [...card.children].every((part) => part.scrollWidth <= part.clientWidth)"
+    for card in page.locator(".card").all():
+        assert card.evaluate(inside)

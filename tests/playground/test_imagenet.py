@@ -10,6 +10,7 @@ from torch import nn
 from patchreorder.data.poses import Pose
 from patchreorder.operator.functional import PatchReorderOptions
 from patchreorder.playground import imagenet
+from patchreorder.playground.app import create_app
 from patchreorder.playground.imagenet import ANGLES, ImagenetClassifier, class_names
 from patchreorder.playground.photographs import Photographs
 
@@ -68,6 +69,22 @@ def test_the_answers_are_those_of_the_pose(weights):
     firsts = dict(zip(ring["angles"], (own["name"] for own in ring["answers"]), strict=True))
     assert list(firsts) == list(ANGLES)
     assert [firsts[angle] for angle in (0, 90, -180, -90)] == [names[0], names[2], names[3], names[1]]
+
+
+def test_answers_need_no_maps(tmp_path, monkeypatch, no_mnist):
+    """AlexNet is fetched apart; whoever has used `fit` has the classifier alone."""
+    from fastapi.testclient import TestClient
+
+    monkeypatch.setenv("PATCHREORDER_CACHE", str(tmp_path))
+    photos = Photographs(classifier=ImagenetClassifier(network=Brightest()))
+    assert photos.reason
+    with TestClient(create_app(mnist=no_mnist, photos=photos), base_url="http://localhost") as client:
+        about = client.get("/api/about").json()
+        assert (about["photographs"], about["conv5"]) == ("", photos.reason)
+        name = client.post("/api/photos", content=encode(pattern())).json()["photo"]
+        found = client.post("/api/photo", json={"photo": name, "rotation": 90}).json()
+        assert (found["layer"], len(found["answers"]["posed"])) == (None, 3)
+        assert len(client.post("/api/photo-ring", json={"photo": name}).json()["answers"]) == 12
 
 
 def test_without_weights_the_reason_says_what_to_do(tmp_path, monkeypatch):

@@ -94,6 +94,11 @@ def test_a_network_that_tells_nothing_apart_is_said_first():
     assert measured.warnings(collapsed(97.0, 0.3, [0] * 190 + [1] * 10)) == []  # so are the labels
 
 
+def test_shrunk_images_are_said_first():
+    (only,) = measured.warnings(replace(document(), n=200, side=0.707))
+    assert only.startswith("All images are shrunk to 71 % of their canvas, also those as they are")
+
+
 def test_layers_are_compared_with_different_images():
     found = {one.title: one.values["one"] for one in measured.layer_measures(collapsed(50.0, 0.65, []))}
     assert found["cosine, different images"] == {"features.10": 0.65}

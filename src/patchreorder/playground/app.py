@@ -113,7 +113,8 @@ def create_app(
         facts = {
             "version": __version__,
             "mnist": mnist.reason,  # why it is not there, or empty
-            "photographs": photos.reason,
+            "photographs": photos.useless,
+            "conv5": photos.reason,
             "classifier": photos.classifier.reason,
             "errors": networks.error_rates(),
             "samples": [sample.as_json() for sample in samples()],

@@ -70,7 +70,10 @@ def open_photo(content: bytes) -> Image.Image:
 
 
 class Photographs:
-    """The photographs used last, and AlexNet up to conv5; `reason` says what to do if its weights are not there."""
+    """The photographs used last, a classifier and AlexNet up to conv5.
+
+    Either works without the other. `reason` says what to do if AlexNet's weights are not there.
+    """
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class Photographs:
         classifier: ImagenetClassifier | None = None,
     ) -> None:
         self.classifier = ImagenetClassifier(fetch=fetch, say=say) if classifier is None else classifier
-        self._photos: Cache[str, tuple[Image.Image, Tensor]] = Cache(cached)  # and its maps when upright
+        self._photos: Cache[str, tuple[Image.Image, Tensor | None]] = Cache(cached)  # and its maps when upright
         self._network: nn.Module | None = None
         self.reason = ""
         try:
@@ -98,24 +101,31 @@ class Photographs:
                 "download them (10 MB), or name a file with `--weights FILE`."
             )
 
+    @property
+    def useless(self) -> str:
+        """What to do if photographs get neither an answer nor maps; empty if they get one of them."""
+        return self.reason if self.classifier.reason else ""
+
     def add(self, content: bytes) -> str:
         """Decode and hold a photograph; return its name, the SHA-256 of the file."""
-        network, name = self._need(), sha256(content).hexdigest()
+        if self.useless:
+            raise RequestError(422, self.useless)
+        name = sha256(content).hexdigest()
 
-        def make() -> tuple[Image.Image, Tensor]:
+        def make() -> tuple[Image.Image, Tensor | None]:
             image = open_photo(content)
-            return image, _maps(network, _crop(image, UPRIGHT))
+            return image, self._maps(_crop(image, UPRIGHT))
 
         self._photos.get(name, make)
         return name
 
     def look(self, name: str, pose: Pose, options: PatchReorderOptions) -> dict[str, Any]:
         """Return the posed photograph as the network sees it, and its conv5 maps beside those of the upright one."""
-        network = self._need()
         image, upright = self._find(name)
         crop, file = _crop(image, pose), io.BytesIO()
         Image.fromarray(crop.numpy()).save(file, "JPEG", quality=85)
-        view = layer_view(torch.cat([upright, _maps(network, crop)]), options)
+        posed = self._maps(crop)
+        view = None if upright is None or posed is None else layer_view(torch.cat([upright, posed]), options)
         answers = self.classifier.answers(torch.stack([_crop(image, UPRIGHT), crop]))
         return {
             "image": base64.b64encode(file.getvalue()).decode(),
@@ -132,24 +142,20 @@ class Photographs:
             found += self.classifier.answers(_crop(image, pose._replace(degrees=float(angle)))[None])
         return {"angles": list(ANGLES), "answers": [best[0] for best in found]}
 
-    def _find(self, name: str) -> tuple[Image.Image, Tensor]:
+    def _find(self, name: str) -> tuple[Image.Image, Tensor | None]:
         try:
             return self._photos[name]
         except KeyError:
             raise RequestError(404, "this photograph is no longer in memory: send it again") from None
 
-    def _need(self) -> nn.Module:
+    @torch.inference_mode()
+    def _maps(self, crop: Tensor) -> Tensor | None:
         if self._network is None:
-            raise RequestError(422, self.reason)
-        return self._network
+            return None
+        images = crop.permute(2, 0, 1)[None].float().div(255)
+        return self._network(images.contiguous(memory_format=torch.channels_last)).contiguous()
 
 
 def _crop(image: Image.Image, pose: Pose) -> Tensor:
     """Return the crop that the network sees, (224, 224, 3), uint8, as the tests on posed photographs have it."""
     return centre_crop(image, pose=pose, size=CROP, short=SCALED)
-
-
-@torch.inference_mode()
-def _maps(network: nn.Module, crop: Tensor) -> Tensor:
-    images = crop.permute(2, 0, 1)[None].float().div(255)
-    return network(images.contiguous(memory_format=torch.channels_last)).contiguous()

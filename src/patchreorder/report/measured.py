@@ -127,10 +127,15 @@ def mean_rate(document: Document, model: str, poses: Sequence[str]) -> Rate:
 
 
 def warnings(document: Document) -> list[str]:
-    """What makes the numbers worthless or uncertain: said before them."""
+    """What makes the numbers worthless, uncertain or of other images: said before them."""
     found = []
     if document.n < FEW:
         found.append(f"Only {document.n} images: differences of several points are chance.")
+    if document.side < 1:
+        found.append(
+            f"All images are shrunk to {100 * document.side:.0f} % of their canvas, also those as they are, so that no "
+            "pose cuts them off: these numbers are for small images."
+        )
     for model in document.models:
         commonest = document.find(model.name, "commonest answer")
         usual = max(Counter(document.labels).values()) / document.n * 100 if document.labels else 0.0

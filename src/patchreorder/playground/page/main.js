@@ -307,7 +307,7 @@ async function start() {
     at(note).textContent = reason;
   }
   if (about.mnist && "mnist" in now.digit) now.digit = state.defaults().digit;
-  if (!about.photographs) photo = new Photo({ get, set, side: about.maps.photo[0], noAnswers: about.classifier });
+  if (!about.photographs) photo = new Photo({ get, set, side: about.maps.photo[0], noAnswers: about.classifier, noMaps: about.conv5 });
   showState();
   listen();
   showDigit();

@@ -7,7 +7,7 @@ import { Layer } from "./layer.js";
 const MAX_BYTES = 10_000_000;
 
 export class Photo {
-  constructor({ get, set, side, noAnswers }) {
+  constructor({ get, set, side, noAnswers, noMaps }) {
     this.get = get;
     this.file = null;
     this.name = null;
@@ -33,8 +33,10 @@ export class Photo {
       drop.classList.remove("over");
       if (event.dataTransfer.files[0]) this.send(event.dataTransfer.files[0]);
     });
-    at("no-answers").textContent = noAnswers;
-    at("no-answers").hidden = !noAnswers;
+    for (const [id, reason] of [["no-answers", noAnswers], ["no-maps", noMaps]]) {
+      at(id).textContent = reason;
+      at(id).hidden = !reason;
+    }
     this.drawn = ""; // what the answers around the circle are of
     this.askRing = settled(250, (signal, ...rest) => this.around(signal, ...rest));
     this.look = latest(() => this.request());
@@ -80,8 +82,8 @@ export class Photo {
       const shown = this.at("photo");
       shown.src = `data:image/jpeg;base64,${answer.image}`;
       shown.hidden = false;
-      this.at("photo-layer").hidden = false;
-      this.layer.show(answer.layer);
+      this.at("photo-layer").hidden = !answer.layer;
+      if (answer.layer) this.layer.show(answer.layer);
       this.showAnswers(answer.answers);
       this.problem("");
     } catch (error) {

@@ -1,4 +1,4 @@
-// Six states of the page, each with a text about it and the similarities that the server computed.
+// Six states of the page, each with a text about it; those about the layer, with the similarities that the server computed.
 
 import { element } from "./plots.js";
 
@@ -6,16 +6,19 @@ const UPRIGHT = { digit: { sample: 3 }, rotation: 0, right: 0, down: 0, levels: 
 const STOPS = [
   {
     title: "1 Shift it",
+    similar: true,
     changes: { ...UPRIGHT, trained: "t", right: 5, down: -4, grid: "2" },
     text: "The networks trained on shifted digits recognise it, but PR-CNN hardly because of its layer. Sorting four large patches leaves the maps about as different from those of the upright digit as before, because the content of each patch has shifted too.",
   },
   {
     title: "2 Sort pixels instead",
+    similar: true,
     changes: { ...UPRIGHT, trained: "t", right: 5, down: -4, grid: "pixels" },
     text: "Now every pixel is a patch. The maps of the shifted digit become almost those of the upright one, far more similar than those of other digits. This is what reordering can do.",
   },
   {
     title: "3 Rotate it",
+    similar: true,
     changes: { ...UPRIGHT, trained: "r", rotation: 60, grid: "pixels" },
     text: "A rotated stroke activates other filters, and sorting within a map cannot undo that. The similarity rises, but so does the similarity to other digits.",
   },
@@ -60,8 +63,8 @@ export class Tour {
   }
 
   show({ before, after, others }) {
-    if (!this.stop) return;
+    if (!this.stop?.similar) return;
     const number = (value) => element("strong", {}, value.toFixed(2));
-    this.text.replaceChildren(this.stop.text, " Similarity to the maps of the upright digit: ", number(before), " original, ", number(after), " reordered. To other digits, reordered: ", number(others.after), ".");
+    this.text.replaceChildren(this.stop.text, " In PR-CNN, similarity to the maps of the upright digit: ", number(before), " original, ", number(after), " reordered. To other digits, reordered: ", number(others.after), ".");
   }
 }

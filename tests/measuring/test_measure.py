@@ -73,9 +73,11 @@ def test_each_image_passes_once_in_each_pose(monkeypatch):
     monkeypatch.setattr(
         image_set, "apply_pose", lambda images, pose, fill: moved.append(pose) or apply_pose(images, pose)
     )
-    transforms = {"rotate": rotations(), **X}
+    transforms = {"rotate": rotations(), "far": rotations(step=45), **X}  # the poses of the second are in the first
     options = {"transforms": transforms, "layers": ["brightness"], "equivariance": False}
     found = measure(network, Dots(), batch=50, report=reported.append, **options)
+    for transform in transforms:  # the worst pose of each image is found among the predictions
+        assert found.over(transform, right=found.labels).poses == len(transforms[transform]) - 1
     # Two images, twice, for the order and the sizes of the layers.
     assert sum(seen) - 4 == sum(reported) == found.forwards == 200 * 22
     assert found.forwards == forward_passes(200, transforms)

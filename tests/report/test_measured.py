@@ -33,6 +33,20 @@ def test_two_networks_are_compared_image_by_image():
     assert len(measured.summary(document(second=True))) == 7
 
 
+def test_a_network_that_tells_nothing_apart_is_not_better():
+    """Without labels fewer changes are no merit by themselves."""
+    found = document(labelled=False, second=True)
+    few = [replace(one, indices=[]) if one.model == "one" else one for one in found.measurements]
+    found = replace(found, measurements=few)
+    (shifted,) = measured.pairs(found)
+    assert (shifted.test.only_b, shifted.verdict) == (10, "one changes less")
+    same = Measurement(model="one", measure="commonest answer", value=100.0, pose="as it is", n=10)
+    (shifted,) = measured.pairs(replace(found, measurements=[*few, same]))
+    assert shifted.verdict == "no comparison, as one hardly tells images apart"
+    said = measured.summary(replace(found, measurements=[*few, same]))
+    assert any("% of the images when shifted by 20 %, but nearly all get one answer" in text for text in said)
+
+
 def test_the_worst_pose_of_each_image_is_said_with_its_interval():
     found = document()
     facts = {"model": "one", "transform": "translate", "n": 10}

@@ -272,4 +272,6 @@ def load_weights(model: nn.Module, file: Path, name: str) -> None:
     try:
         model.load_state_dict(read_weights(file))
     except RuntimeError as error:
-        raise ValueError(f"{file} does not fit {name}: {' '.join(str(error).split())[:240]}") from None
+        said = " ".join(str(error).split())
+        shown = said if len(said) <= 240 else f"{said[:240]} ..."
+        raise ValueError(f"{file} does not fit {name}: {shown}: give weights that such a network saved") from None

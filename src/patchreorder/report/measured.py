@@ -137,13 +137,7 @@ def warnings(document: Document) -> list[str]:
             "pose cuts them off: these numbers are for small images."
         )
     for model in document.models:
-        commonest = document.find(model.name, "commonest answer")
-        usual = max(Counter(document.labels).values()) / document.n * 100 if document.labels else 0.0
-        if (
-            commonest
-            and document.n > 1
-            and (share := commonest[0].value or 0.0) >= max(COLLAPSED, min(100, usual + 10))
-        ):
+        if share := collapsed(document, model.name):
             found.append(
                 f"{model.name} gives one answer to {share:.1f} % of the images: it hardly tells them apart, and that "
                 "its answers stay the same says nothing."
@@ -155,6 +149,13 @@ def warnings(document: Document) -> list[str]:
                 f"{model.name} has the same features for all images in {shown}: their similarity says nothing."
             )
     return found
+
+
+def collapsed(document: Document, model: str) -> float:
+    """In percent, how many images get one answer, if it is nearly all, and more than have one label; 0 otherwise."""
+    usual = max(Counter(document.labels).values()) / document.n * 100 if document.labels else 0.0
+    share = max((found.value or 0.0 for found in document.find(model, "commonest answer")), default=0.0)
+    return share if document.n > 1 and share >= max(COLLAPSED, min(100, usual + 10)) else 0.0
 
 
 def rates_sheet(document: Document) -> Sheet:
@@ -203,7 +204,7 @@ def summary(document: Document) -> list[str]:
                 loss = there
                 what = f"changes its prediction for {there:.1f} % of the images"
             where = _where(document, model.name, extreme) if loss >= NOTABLE else ""
-            sentences.append(f"{model.name} {what} when {extreme.words}{where}.")
+            sentences.append(f"{model.name} {what} when {extreme.words}{_void(document, model.name)}{where}.")
         sentences += _worst(document, model.name)
     return sentences + [_compared(document, pair) for pair in pairs(document)]
 
@@ -222,8 +223,13 @@ def _worst(document: Document, model: str) -> Iterator[str]:
         end += f"{document.rate(model, hardest).value:.1f} %"
         yield (
             f"{model} {what} {_with_interval(rate, ' %')} of the images in at least one of {mean.details.get('poses')} "
-            f"poses ({transform}){end if rate.value else ''}."
+            f"poses ({transform}){_void(document, model)}{end if rate.value else ''}."
         )
+
+
+def _void(document: Document, model: str) -> str:
+    """What takes the comfort out of few changes."""
+    return ", but nearly all get one answer" if not document.labelled and collapsed(document, model) else ""
 
 
 def _where(document: Document, model: str, extreme: Extreme) -> str:
@@ -257,12 +263,7 @@ class NetworkPair(NamedTuple):
     second: float
     test: McNemar
     names: tuple[str, str]
-
-    @property
-    def verdict(self) -> str:
-        if self.test.p >= 0.05:
-            return "no difference shown"
-        return f"{self.names[self.test.only_a > self.test.only_b]} is better"
+    verdict: str
 
 
 def pairs(document: Document) -> list[NetworkPair]:
@@ -283,7 +284,14 @@ def _pair(document: Document, where: str, poses: Sequence[str], names: tuple[str
         [image for image in images if wrong[1][image] > wrong[0][image]],
     )
     first, second = (mean_rate(document, model, poses).value for model in names)
-    return NetworkPair(where, first, second, test, names)
+    same = [] if document.labelled else [model for model in names if collapsed(document, model)]
+    if same:
+        verdict = f"no comparison, as {' and '.join(same)} hardly tell{'s' * (len(same) == 1)} images apart"
+    elif test.p >= 0.05:
+        verdict = "no difference shown"
+    else:
+        verdict = f"{names[test.only_a > test.only_b]} {'is better' if document.labelled else 'changes less'}"
+    return NetworkPair(where, first, second, test, names, verdict)
 
 
 def _counted(document: Document, model: str, poses: Sequence[str]) -> Iterator[int]:

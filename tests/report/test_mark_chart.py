@@ -34,3 +34,11 @@ def test_included_values_are_on_the_axis():
     panel = MarkPanel("cosine", [Marks("one", Style(BLUE), [(0, 0.5)])], include=[0, 1])
     svg = MarkChart(panels=[panel], rows=["conv1"], x="", alt="layers").draw().svg
     assert {"0.0", "0.5", "1.0"} <= set(texts(svg))
+
+
+def test_long_titles_of_narrow_panels_are_broken():
+    long = MarkPanel("pose / identity, flipped vertically", [Marks("one", Style(BLUE), [(0, 0.5)])])
+    svg = MarkChart(panels=[long] * 6, rows=["conv1"], x="", alt="layers").draw().svg
+    assert long.title not in texts(svg)
+    assert "vertically" in texts(svg)
+    assert long.title in texts(MarkChart(panels=[long], rows=["conv1"], x="", alt="layers").draw().svg)

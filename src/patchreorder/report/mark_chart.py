@@ -12,6 +12,7 @@ from .drawing import FAINT, INK, LETTER, MARGIN, WIDTH, Drawing, Style, add_axes
 
 NARROWEST = 1.15  # width of a panel, in inches
 WRAP = 60  # letters of a row's name in a line
+TITLE_LETTER, TITLE_LINE = 0.088, 0.17  # inches of a title's letter, and between its lines
 
 
 class Marks(NamedTuple):
@@ -55,15 +56,18 @@ class MarkChart:
         across = min(len(self.panels), int((WIDTH - gutter) / NARROWEST))
         wide = (WIDTH - gutter - MARGIN) / across
         tall = (0.31 if any("\n" in name for name in names) else 0.2) * len(names)
+        titles = [textwrap.fill(panel.title, int(wide / TITLE_LETTER), break_long_words=False) for panel in self.panels]
+        head = TITLE_LINE * max(title.count("\n") for title in titles)
         keys = {marks.title: {"linestyle": "none"} | marks.style.mark() for p in self.panels for marks in p.marks}
-        body = (tall + 0.9) * math.ceil(len(self.panels) / across)
+        body = (tall + head + 0.9) * math.ceil(len(self.panels) / across)
         with frame(body, keys if len(keys) > 1 else {}) as (figure, top):
             for index, panel in enumerate(self.panels):
-                left, upper = gutter + wide * (index % across), top + 0.3 + (tall + 0.9) * (index // across)
+                left = gutter + wide * (index % across)
+                upper = top + 0.3 + head + (tall + head + 0.9) * (index // across)
                 axes = add_axes(figure, left, upper, min(3.5, wide - 0.3), tall)
                 if self.zero:
                     axes.axvline(0, color=FAINT, linewidth=0.9, linestyle="--")
-                axes.set_title(panel.title)
+                axes.set_title(titles[index])
                 axes.set_xlabel(self.x)
                 axes.margins(x=0.06)
                 axes.locator_params(axis="x", nbins=4)

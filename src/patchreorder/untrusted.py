@@ -25,11 +25,6 @@ def clean_lines(text: str) -> str:
     return "\n".join(map(clean, text.split("\n")))
 
 
-def encoded(text: str, *, terminal: bool) -> bytes:
-    """A text for standard output: names are as on the disk, on a terminal without control characters."""
-    return (clean_lines(text) if terminal else text).encode("utf-8", "surrogateescape")
-
-
 def quoted(name: str) -> str:
     """A name for one line of plain text: as it is, or as a JSON string if it could break the line or fool a terminal.
 

@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import Positional, arg
 
-from patchreorder.untrusted import clean, encoded
+from patchreorder.untrusted import clean, quoted
 
-from .console import open_console
+from .console import open_console, print_plain
 from .run import use_cores
 from .values import Advanced
 
@@ -77,12 +77,11 @@ def predict(
         raise ValueError(f"{len(bad)} of {len(files)} files cannot be read; the others are answered")
 
 
-class _Names:
-    """Standard output for names of files, which need not be text."""
+class _Lines:
+    """Standard output for a CSV writer."""
 
     def write(self, text: str) -> None:
-        sys.stdout.buffer.write(encoded(text, terminal=sys.stdout.isatty()))
-        sys.stdout.buffer.flush()
+        print_plain(text)
 
 
 def _print(answers: Iterable[tuple[str, Prediction | str]], form: str, *, top: int) -> list[tuple[str, str]]:
@@ -90,7 +89,7 @@ def _print(answers: Iterable[tuple[str, Prediction | str]], form: str, *, top: i
     bad = []
     table = Table("image", "class", "probability")
     table.columns[0].overflow = table.columns[1].overflow = "fold"
-    writer = csv.writer(_Names(), lineterminator="\n")
+    writer = csv.writer(_Lines(), lineterminator="\n")
     if form == "csv":
         others = [f"{word}{place}" for place in range(2, top + 1) for word in ("class", "probability")]
         writer.writerow(["path", "class", "probability", *others])
@@ -101,16 +100,16 @@ def _print(answers: Iterable[tuple[str, Prediction | str]], form: str, *, top: i
         best = answer.top[:top]
         if form == "csv":
             rest = [value for name, chance in best[1:] for value in (name, f"{chance:.4f}")]
-            writer.writerow([path, answer.name or "", f"{answer.probability:.4f}", *rest])
+            writer.writerow([quoted(path), answer.name or "", f"{answer.probability:.4f}", *rest])
         elif form == "json":
             facts = {"path": path, "class": answer.name, "probability": answer.probability}
             print(json.dumps({**facts, "top": [{"class": name, "probability": chance} for name, chance in best]}))
         else:
             if answer.name is None:
-                table.add_row(Text(clean(path)), Text("none of these", style="italic"), "")
+                table.add_row(Text(quoted(path)), Text("none of these", style="italic"), "")
             for rank, (name, chance) in enumerate(best):
                 first = rank == 0 and answer.name is not None
-                table.add_row(Text(clean(path) if first else ""), Text(name), f"{chance:.1%}")
+                table.add_row(Text(quoted(path) if first else ""), Text(name), f"{chance:.1%}")
     if form == "table":
         open_console().print(table)
     return bad

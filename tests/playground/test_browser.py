@@ -171,6 +171,8 @@ def test_answers_are_seen_while_drawing_on_a_phone(visit):
     expect(page.locator("#strip")).to_be_in_viewport()
     expect(page.locator("#pad")).to_be_in_viewport(ratio=0.9)
     page.mouse.up()
+    page.locator("#clear").click()
+    expect(page.locator("#strip b").first).to_be_hidden()  # there is no answer to an empty pad
     wide = visit()
     expect(wide.locator("#strip")).to_be_hidden()
 

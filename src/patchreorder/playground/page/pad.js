@@ -82,7 +82,7 @@ export class Pad {
     }
     if (!this.strokes.length) {
       context.fillStyle = colour("--faint");
-      context.font = `${44 * scale}px system-ui, sans-serif`;
+      context.font = `${80 * scale}px system-ui, sans-serif`;
       context.textAlign = "center";
       context.fillText("draw a digit here", canvas.width / 2, canvas.height / 2);
     }

@@ -272,6 +272,15 @@ def test_the_table_of_followed_advice_is_that_of_its_benchmark():
     assert len(re.findall(r"^\| `(?:torchvision|timm):", text, re.MULTILINE)) == len(rows)
 
 
+def test_the_speed_of_measure_is_that_of_its_benchmark():
+    text = (DOCS / "measuring.md").read_text(encoding="utf-8")
+    found = json.loads((RESULTS / "benchmark_measure.json").read_text())
+    for name, digits in (("row", 0), ("photographs", 1), ("few", 1)):
+        row = found[name]
+        images = f"{row['images']:,} {'digits' if name == 'row' else 'photographs'}"
+        assert f"| {images} | {row['measure']:,.{digits}f} | {row['bare']:,.{digits}f} | {row['ratio']:.2f} |" in text
+
+
 def test_shift_consistency_is_that_of_its_benchmark():
     text = (DOCS / "measuring.md").read_text(encoding="utf-8")
     found = json.loads((RESULTS / "benchmark_shift_consistency.json").read_text())

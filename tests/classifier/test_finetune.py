@@ -11,6 +11,7 @@ from torch import nn
 from patchreorder.classifier import finetune
 from patchreorder.classifier.finetune import relit
 from patchreorder.classifier.fit import FitOptions, fit
+from patchreorder.classifier.head import STRENGTHS
 from patchreorder.engine import checkpoint
 from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.models.backbones import truncated
@@ -102,7 +103,7 @@ def test_a_checkpoint_of_other_photographs_or_options_is_not_resumed(changed, st
 
 
 @pytest.mark.usefixtures("better")
-def test_early_layers_stay_and_the_weights_are_the_mean_of_before_and_after(stripes, tmp_path, monkeypatch):
+def test_early_layers_stay_and_the_weights_are_between_those_before_and_after(stripes, tmp_path, monkeypatch):
     trained = []
 
     def spied(model, *rest, **options):
@@ -118,7 +119,8 @@ def test_early_layers_stay_and_the_weights_are_the_mean_of_before_and_after(stri
     saved = made.network.features.state_dict()
     for name, value in saved.items():
         name = f"features.{name}"
-        assert torch.allclose(value, (before[name] + after[name]) / 2, atol=1e-7), name
+        wanted = before[name].lerp(after[name], finetune.TRAINED)
+        assert torch.allclose(value, wanted, atol=1e-7), name
     early, _ = truncated("efficientnet_lite0", ["stage2"])
     same = {name for name in saved if torch.equal(before[f"features.{name}"], after[f"features.{name}"])}
     assert {f"backbone.{name}" for name, _ in early.named_parameters()} <= same
@@ -167,6 +169,7 @@ def test_a_result_that_is_better_is_saved_and_tested(stripes, tmp_path, monkeypa
     assert made.report["accuracy"]["as they are"]["fit"]["n"] == 8
     from patchreorder.classifier.classifier import load_classifier
 
+    assert told["strength"] in STRENGTHS
     again = load_classifier(tmp_path / "out" / "classifier.safetensors")
     assert all(torch.equal(value, again.network.state_dict()[key]) for key, value in made.network.state_dict().items())
 
@@ -193,3 +196,31 @@ def test_another_light_changes_colours_and_keeps_what_is_shown():
 def test_epochs_out_of_range_are_refused(stripes, tmp_path):
     with pytest.raises(ValueError, match=r"finetune \(-1\) must be more than 0"):
         run(stripes, tmp_path / "out", -1)
+
+
+@pytest.mark.usefixtures("better")
+def test_the_head_learns_what_the_trained_network_describes(stripes, tmp_path, monkeypatch):
+    learned = []
+
+    def spied(features, labels, chosen, **options):
+        learned.append((features, options.get("rows")))
+        return train_head(features, labels, chosen, **options)
+
+    train_head = finetune.train_head
+    monkeypatch.setattr(finetune, "train_head", spied)
+    made = run(stripes, tmp_path / "out", 1)
+    features, rows = learned[-1]
+    assert rows is None  # all photographs, also those that were held out
+    assert features.digests == made.known.features.digests
+    block = list(features.pools)[-1]
+    assert not torch.equal(features.pools[block], made.known.features.pools[block])
+
+
+@pytest.mark.usefixtures("better")
+def test_a_photograph_that_changes_meanwhile_is_an_error(stripes, tmp_path):
+    options = FitOptions(copies=1, angles=1)
+    fitted = fit(stripes, tmp_path / "out", options)
+    path = fitted.known.photographs.path(fitted.known.features.kept[0])
+    Image.new("RGB", (80, 80)).save(path)
+    with pytest.raises(ValueError, match="fit again"):
+        finetune.finetuned(fitted, tmp_path / "out", options, epochs=0.1)

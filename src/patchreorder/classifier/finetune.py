@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,23 @@ import torch
 from torch import Tensor, nn
 
 from patchreorder.engine import checkpoint
-from patchreorder.engine.batches import channels_last, model_input
+from patchreorder.engine.batches import channels_last
 from patchreorder.engine.options import Training
 from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.engine.train import train
 from patchreorder.files import digest
-from patchreorder.models.backbones import BACKBONES, truncated
+from patchreorder.models.backbones import BACKBONES, OpenedBackbone, truncated
 from patchreorder.models.familiarity import Familiarity
-from patchreorder.models.photo_classifier import PhotoClassifier
+from patchreorder.models.photo_classifier import Block, PhotoClassifier
 from patchreorder.models.saved import save_classifier
 
-from .choose import folds_of, halves
+from .choose import folds_of, halves, heads, posed
 from .choose import train as train_head
 from .evaluate import difference
-from .fit import FitOptions, Fitted, Part, set_head, test_report, verdict, with_report
-from .head import Head, temperature
-from .photographs import Cropper, Crops, SamePoses, Shown, crops, sweep_poses, training_poses
+from .features import Features, compute
+from .fit import FitOptions, Fitted, Part, set_head, test_report, verdict, with_head, with_report
+from .head import STRENGTHS, temperature
+from .photographs import Cropper, Crops, SamePoses, Shown, sweep_poses, training_poses
 from .refusal import Refusal, keeping
 
 BATCH, RATE, DECAY = 32, 3e-4, 0.05  # of AdamW: folded batch norms leave layers with gradients of very different sizes
@@ -89,8 +90,9 @@ def relit(pixels: np.ndarray, random: np.random.Generator) -> np.ndarray:
 def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, screen: Screen = SILENT) -> Fitted:
     """The classifier with its layers trained further; the one that was given if that is not better.
 
-    The first layers of our own backbones stay as they are. The weights that are saved are the mean of those before and
-    after the training (Wortsman et al., "Robust fine-tuning of zero-shot models", 2022).
+    The first layers of our own backbones stay as they are. The weights that are saved are between those before and
+    after the training (Wortsman et al., "Robust fine-tuning of zero-shot models", 2022), and the head is fitted anew to
+    what they describe.
 
     A tenth of the training photographs, with look-alikes together, is held out: on it the trained network is compared
     with the frozen backbone whose head did not see these photographs either. A run that is killed goes on from its
@@ -133,35 +135,54 @@ def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, 
     for name, value in network.state_dict().items():
         if value.is_floating_point():
             value.lerp_(start[name], 1 - TRAINED)
-    shown = training_poses(len(known.photographs), options.same, copies=frozen.shape[1] - 1, seed=options.seed)
-    own = [known.features.kept[row] for row in held]
-    logits, _ = network_logits(
-        network, Cropper(known.photographs, shown, facts.size, facts.short), own, options.workers
-    )
-    labels = known.labels[held]
-    gain = difference(*(halves(scores.argmax(2) == labels[:, None]) for scores in (logits, frozen)))
-    kept = gain["value"] > 0
-    told = {"epochs": epochs, "held_out": len(held), "gain": gain, "kept": kept}
-    if not kept:
+    trained = network.features
+    tuned = OpenedBackbone(facts.backbone, trained.backbone, trained.modules_of, facts.size, facts.short)
+    poses = training_poses(len(known.photographs), options.same, copies=frozen.shape[1] - 1, seed=options.seed)
+    own = _described(tuned, known, poses, blocks, out, options, screen)
+    labels, classes = known.labels, len(facts.classes)
+    x = torch.cat([own.block(block)[held] for block in blocks], 2)
+    tried = heads(own, labels, fitted.chosen, classes=classes, strengths=STRENGTHS, rows=torch.tensor(rest))
+    scores = {strength: head(x) for strength, head in zip(STRENGTHS, tried, strict=True)}
+    right = {strength: halves(each.argmax(2) == labels[held][:, None]) for strength, each in scores.items()}
+    strength = max(right, key=lambda each: float(right[each].mean()))
+    gain = difference(right[strength], halves(frozen.argmax(2) == labels[held][:, None]))
+    told = {"epochs": epochs, "held_out": len(held), "gain": gain, "kept": gain["value"] > 0, "strength": strength}
+    if not told["kept"]:
         return replace(fitted, report={**fitted.report, "finetune": told})
-    heat = temperature(logits.flatten(0, 1), labels.repeat_interleave(logits.shape[1]))
-    set_head(network, Head(network.head.weight.T.clone(), network.head.bias.clone()), heat)
-    refusal = _familiar(network, known, held, rest, Cropper(known.photographs, shown, facts.size, facts.short), options)
-    unseen = fitted.unseen
-    tested = Cropper(
-        unseen.photographs, sweep_poses(len(unseen.photographs), angles=options.angles), facts.size, facts.short
-    )
-    title = f"testing {len(unseen.features.kept)} photographs"
-    count = screen.count(title, len(unseen.features.kept))
-    ours, distances = network_logits(network, tested, unseen.features.kept, options.workers, count)
+    heat = temperature(scores[strength].flatten(0, 1), labels[held].repeat_interleave(x.shape[1]))
+    head = train_head(own, labels, replace(fitted.chosen, strength=strength), classes=classes)
+    near, refusal = _familiar(own.block(blocks[-1]), labels, held, rest, classes)
+    made = with_head(tuned, blocks, head, heat, near)
+    sweep = sweep_poses(len(fitted.unseen.photographs), angles=options.angles)
+    tested = _described(tuned, fitted.unseen, sweep, blocks, out, options, screen)
+    ours = head(torch.cat([tested.block(block) for block in blocks], 2)) / heat
+    distances = near.in_parts(tested.block(blocks[-1], [0])[:, 0])
     report: dict[str, Any] = {**fitted.report, "finetune": told}
-    report |= test_report(known, unseen, fitted.plain, {"fit": ours}, refusal, distances[:, 0])
+    report |= test_report(known, fitted.unseen, fitted.plain, {"fit": ours}, refusal, distances)
     report["verdict"] = verdict(report)
-    facts = with_report(
-        replace(facts, threshold=refusal.threshold, directions=network.familiarity.directions.shape[1]), report
-    )
-    save_classifier(out / "classifier.safetensors", network, facts)
-    return replace(fitted, network=network, facts=facts, report=report)
+    facts = with_report(replace(facts, threshold=refusal.threshold, directions=near.directions.shape[1]), report)
+    save_classifier(out / "classifier.safetensors", made, facts)
+    return replace(fitted, network=made, facts=facts, report=report)
+
+
+def _described(
+    tuned: OpenedBackbone,
+    part: Part,
+    poses: Sequence[Sequence[Shown]],
+    blocks: Sequence[Block],
+    out: Path,
+    options: FitOptions,
+    screen: Screen,
+) -> Features:
+    """The blocks of the trained network for the photographs of a part."""
+    count = screen.count(f"new features of {len(part.photographs)} photographs", len(part.photographs))
+    pools = list(dict.fromkeys(Block(block.layer, block.pool) for block in blocks))
+    folder, workers = out / "features-finetuned", options.workers
+    found = compute(tuned, part.photographs, poses, folder=folder, workers=workers, report=count, blocks=pools)
+    if found.digests != part.features.digests:
+        changed = next(iter(set(found.faults.items()) - set(part.features.faults.items())), ("photographs", "changed"))
+        raise ValueError(f"{': '.join(changed)}: they were changed since their features were computed; fit again")
+    return found
 
 
 def set_trainable(network: PhotoClassifier, backbone: str) -> None:
@@ -201,48 +222,12 @@ def _checkpoint(out: Path, fitted: Fitted, dataset: PosedPhotographs, training: 
     return file
 
 
-def _familiar(
-    network: PhotoClassifier, known: Part, held: list[int], rest: list[int], cropper: Cropper, options: FitOptions
-) -> Refusal:
-    """Give the network distances of its new features; the threshold keeps 99 % of the photographs that are held out."""
-    upright = replace(cropper, shown=[own[:1] for own in cropper.shown])
-
-    def vectors(rows: list[int]) -> Tensor:
-        indices = [known.features.kept[row] for row in rows]
-        return torch.cat(list(_last_blocks(network, upright, indices, options.workers)))
-
-    network.familiarity = Familiarity.of(vectors(rest), known.labels[rest], classes=len(network.head.bias))
-    own = network.familiarity.in_parts(vectors(held))
-    threshold = keeping(own)
-    return Refusal(threshold, 100 * float((own > threshold).float().mean()), None)
-
-
-@torch.inference_mode()
-def _last_blocks(network: PhotoClassifier, cropper: Cropper, indices: list[int], workers: int) -> Iterator[Tensor]:
-    for crop in crops(cropper, indices, workers=workers):
-        images = torch.from_numpy(_pixels(crop)).permute(0, 3, 1, 2)
-        yield network.features(model_input(images, torch.device("cpu")))[-1]
-
-
-@torch.inference_mode()
-def network_logits(
-    network: PhotoClassifier,
-    cropper: Cropper,
-    indices: list[int],
-    workers: int,
-    report: Callable[[int], None] = lambda more: None,
-) -> tuple[Tensor, Tensor]:
-    """Logits (photographs, poses, classes) and distances (photographs, poses) in the poses of a cropper."""
-    logits, distances = [], []
-    for crop in crops(cropper, indices, workers=workers):
-        images = torch.from_numpy(_pixels(crop)).permute(0, 3, 1, 2)
-        own, far = network.judge(model_input(images, torch.device("cpu")))
-        logits.append(own)
-        distances.append(far)
-        report(1)
-    if not logits:
-        return torch.empty(0, 1, len(network.head.bias)), torch.empty(0, 1)
-    return torch.stack(logits), torch.stack(distances)
+def _familiar(x: Tensor, labels: Tensor, held: list[int], rest: list[int], classes: int) -> tuple[Familiarity, Refusal]:
+    """Distances of the new features (photographs, poses, values); the threshold keeps 99 % of what is held out."""
+    near = Familiarity.of(x[rest].flatten(0, 1), labels[rest].repeat_interleave(x.shape[1]), classes=classes)
+    own = near.in_parts(x[held].flatten(0, 1)).unflatten(0, (-1, x.shape[1]))
+    threshold = max(keeping(own[:, 0]), keeping(posed(own).flatten()))
+    return near, Refusal(threshold, 100 * float((own > threshold).float().mean()), None)
 
 
 def _pixels(crop: Crops) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from patchreorder.classifier import choose, evaluate
 from patchreorder.classifier.choose import Candidate, Scored
 from patchreorder.classifier.classifier import views_of
 from patchreorder.classifier.features import Features, compute, stored_blocks
-from patchreorder.classifier.finetune import finetuned, network_logits
+from patchreorder.classifier.finetune import finetuned
 from patchreorder.classifier.fit import FitOptions, Part, fit_head
 from patchreorder.classifier.photographs import (
     ANGLES,
@@ -27,6 +27,7 @@ from patchreorder.classifier.photographs import (
     SamePoses,
     Shown,
     crop,
+    crops,
     first_of_each,
     open_photographs,
     swept,
@@ -35,6 +36,7 @@ from patchreorder.classifier.photographs import (
 from patchreorder.data.generated import write_photos
 from patchreorder.data.poses import UPRIGHT, Pose
 from patchreorder.data.views import posed
+from patchreorder.engine.batches import model_input
 from patchreorder.files import digest
 from patchreorder.layers.registry import create_layer
 from patchreorder.models.backbones import OpenedBackbone, open_backbone
@@ -175,7 +177,7 @@ class ClassifierTask(Task):
                 unseen.photographs, shown, made.facts.size, made.facts.short, tuple(views_of(made.facts, views))
             )
             count = job.screen.count(f"{job.row.title}: testing", len(unseen.features.kept))
-            logits, _ = network_logits(made.network, cropper, unseen.features.kept, job.resources.workers, count)
+            logits = network_logits(made.network, cropper, unseen.features.kept, job.resources.workers, count)
             scores = logits.unflatten(1, (poses, views)).mean(2)
         return scores, sum(value.numel() for value in made.network.parameters()), facts
 
@@ -262,6 +264,25 @@ def test_poses(count: int) -> list[list[Shown]]:
         poses = [UPRIGHT, Pose(degrees), Pose(0.0, down, right), *map(Pose, swept(index, SWEPT))]
         found.append([Shown(pose) for pose in poses])
     return found
+
+
+@torch.inference_mode()
+def network_logits(
+    network: nn.Module,
+    cropper: Cropper,
+    indices: Sequence[int],
+    workers: int,
+    report: Callable[[int], None] = lambda more: None,
+) -> Tensor:
+    """Logits (photographs, poses, classes) in the poses of a cropper."""
+    logits = []
+    for own in crops(cropper, indices, workers=workers):
+        if own.pixels is None:
+            raise ValueError(f"{own.fault}: it was changed since its features were computed; run it again")
+        images = torch.from_numpy(own.pixels).permute(0, 3, 1, 2)
+        logits.append(network(model_input(images, torch.device("cpu"))))
+        report(1)
+    return torch.stack(logits)
 
 
 def column_value(right: Tensor, column: str) -> tuple[float, int, list[int], dict[str, Any]]:

@@ -7,6 +7,7 @@
 {{ rates("imagenet_today", "short") }}               the table with the 95 % interval of every cell
 {{ paper("table2", "cnn", "R") }}                    36.6
 {{ worth("few", "generated", "cnn") }}               how many times as many images another row needs for the same error
+{{ by_class("classifiers", "coins", "any") }}         a column for each number of training photographs of a class
 {{ figure("upright.svg", "Error against angle") }}
 {{ speed("operator") }}
 """
@@ -175,6 +176,23 @@ def worth(recipe: str, setting: str, than: str) -> str:
         ]
         parts.append(_sheet([str(names[letter]), *(f"{n:,}" for n in own)], rows))
     return "\n\n".join(parts)
+
+
+def by_class(recipe: str, setting: str, column: str) -> str:
+    """A column of a setting after training on so many images of each class, and on all; the number of seeds."""
+    fewer = re.compile(rf"{re.escape(setting)},per_class=(\d+)")
+    found = {int(own[1]): table for table in committed()[recipe].tables if (own := fewer.fullmatch(table.setting))}
+    shown = {f"{n} a class": found[n] for n in sorted(found)} | {"all": find(recipe, setting)}
+    first = next(iter(shown.values()))
+    rows = []
+    for row in first.rows:
+        cells = [own.cells.get((row.name, column)) for own in shown.values()]
+        if cells[0] and cells[0].results:
+            means = [cell and cell.mean is not None and number(cell.mean, cell.digits) for cell in cells]
+            rows.append([f"{row.title} ({len(cells[0].results)})", *(mean or "" for mean in means)])
+    title = next(own.title for own in first.columns if own.name == column)
+    made = f"`{find(recipe, setting).command} --change per_class=N`, [rows](DATA/{recipe}.jsonl)\n{{: .caption }}"
+    return f"{_sheet([title, *shown], rows)}\n\n{made}"
 
 
 def _times(error: float, n: int, curve: Mapping[int, float]) -> str:
@@ -385,6 +403,18 @@ def speed_head_5() -> str:
     return _sheet(heads, rows) + f"\n\n{made}; sets: {sets}\n{{: .caption }}"
 
 
+def speed_finetune() -> str:
+    """What fine-tuning gives for each share of the trained weights: percentages that are right."""
+    found = _benchmark("finetune")
+    poses = list(found["rows"][0]["accuracy"])
+    rows = [
+        [f"{row['set']}, {row['share']:g}", *(f"{own['value']:.1f}" for own in row["accuracy"].values())]
+        for row in found["rows"]
+    ]
+    made = "`python benchmarks/finetune.py --help`, [numbers](DATA/benchmark_finetune.json)"
+    return _sheet(["set, share", *poses], rows) + f"\n\n{made}\n{{: .caption }}"
+
+
 def _sheet(heads: list[str], rows: list[list[str]], *, texts: int = 1) -> str:
     """A table; cells between backticks are code."""
     text = render_sheet(Sheet("", heads, rows, texts=texts))
@@ -406,5 +436,5 @@ def speed(name: str) -> str:
 
 DIRECTIVES: dict[str, Callable[..., str]] = {
     "table": table, "pairs": pairs, "value": value, "gap": gap, "figure": figure, "speed": speed, "rates": rates,
-    "paper": paper, "worth": worth,
+    "paper": paper, "worth": worth, "by_class": by_class,
 }  # fmt: skip

@@ -4,8 +4,8 @@
 
 Contract: of some photographs of each set copies are written (copies.py, from a seed; kinds in turn), all in one folder.
 Every form averages the last features of EfficientNet-lite0 over views of the whole image, scaled to a square. Time is
-that of the network alone, one image at a time, one thread, the median of rounds over all forms in turn, as a multiple
-of one view at 224 pixels.
+that of the network alone, one thread, the median of rounds over all forms in turn, as a multiple of one view at 224
+pixels: of one image, and of as many together as `index` describes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from patchreorder.data.folders import ENDINGS
+from patchreorder.engine.batches import model_input
+from patchreorder.engine.memory import keep_freed_memory
 from patchreorder.files import write_whole
 from patchreorder.laboratory import provenance
-from patchreorder.search.descriptors import SymmetricAverage, open_descriptor
+from patchreorder.search.descriptors import BATCH, SymmetricAverage, open_descriptor
 from patchreorder.search.images import CONTENT, Reader
 
 _spec = importlib.util.spec_from_file_location("copies", Path(__file__).with_name("copies.py"))
@@ -80,14 +82,14 @@ def described(network: Any, form: str, data: Path, names: list[str]) -> Tensor:
 
 
 @torch.inference_mode()
-def times(network: Any, rounds: int) -> dict[str, float]:
-    """Seconds an image; forms take turns, so that other work on the machine meets all of them."""
+def times(network: Any, rounds: int, batch: int) -> dict[str, float]:
+    """Seconds a batch; forms take turns, so that other work on the machine meets all of them."""
     seconds: dict[str, list[float]] = {form: [] for form in FORMS}
     for _ in range(rounds + 1):
         for form, (size, describe) in FORMS.items():
-            image = torch.rand(1, 3, size, size)
+            images = model_input(torch.rand(batch, 3, size, size), torch.device("cpu"))
             start = time.process_time()
-            describe(network, image)
+            describe(network, images)
             seconds[form].append(time.process_time() - start)
     return {form: statistics.median(found[1:]) for form, found in seconds.items()}
 
@@ -111,6 +113,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/bench"))
     args = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as `index` does
     network = open_descriptor("efficientnet_lite0/gap").maps
     rows: list[dict[str, Any]] = [{"form": form, "missed": {}, "chosen": form == CHOSEN} for form in FORMS]
     sets = {}
@@ -127,17 +130,19 @@ def main() -> None:
             sets[name] = {"images": len(names), "copies": len(pairs)}
             for row in rows:
                 row["missed"][name] = among_ten(described(network, row["form"], data, names), names, pairs)
-    seconds = times(network, args.rounds)
-    table = Table("form", *(f"{name}: of {about['copies']}" for name, about in sets.items()), "time")
+    seconds = {"time": times(network, args.rounds, 1), "time_together": times(network, args.rounds, BATCH)}
+    heads = ("time", f"{BATCH} together")
+    table = Table("form", *(f"{name}: of {about['copies']}" for name, about in sets.items()), *heads)
     for row in rows:
-        row["time"] = round(seconds[row["form"]] / seconds["one view at 224"], 2)
+        row |= {key: round(own[row["form"]] / own["one view at 224"], 2) for key, own in seconds.items()}
         row["found"] = {name: about["copies"] - len(row["missed"][name]) for name, about in sets.items()}
-        table.add_row(row["form"], *(str(row["found"][name]) for name in sets), f"{row['time']:.1f}")
+        table.add_row(row["form"], *(str(row["found"][name]) for name in sets), *(f"{row[key]:.2f}" for key in seconds))
     Console().print(table)
     document = {
         "benchmark": "pose_descriptors",
         "sets": sets,
         "each": args.each,
+        "together": BATCH,
         "rows": rows,
         **provenance.provenance(),
     }

@@ -376,11 +376,12 @@ def speed_duplicates() -> str:
 def speed_pose_descriptors() -> str:
     """How many copies have their original among the ten nearest, and the time over that of one view."""
     found = _benchmark("pose_descriptors")
+    times = {"time": "time of one", "time_together": f"of {found['together']} together"}
     rows = [
-        [row["form"], *(count(row["found"][name]) for name in found["sets"]), f"{row['time']:.1f}"]
+        [row["form"], *(count(row["found"][name]) for name in found["sets"]), *(f"{row[key]:.2f}" for key in times)]
         for row in found["rows"]
     ]
-    heads = ["form", *(f"{name}, of {own['copies']}" for name, own in found["sets"].items()), "time"]
+    heads = ["form", *(f"{name}, of {own['copies']}" for name, own in found["sets"].items()), *times.values()]
     return _sheet(heads, rows) + f"\n\n{_made('pose_descriptors', '--set NAME=FOLDER ...')}"
 
 

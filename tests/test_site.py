@@ -76,7 +76,7 @@ def test_directives():
     assert re.search(rf"\| CNN \|.*\| {right:.1f} \(\d\d\.\d to \d\d\.\d\) \|", rates)
     joined = directives.speed("duplicates")
     assert re.search(r"\| ukbench \| `phash` \| 500 \| 2,500 \| 0\.\d{3} \| 0\.\d{4} \|", joined)
-    assert re.search(r"\| one view at 224 \|( \d+ \|)+ 1\.0 \|", directives.speed("pose_descriptors"))
+    assert re.search(r"\| one view at 224 \|( \d+ \|)+ 1\.00 \| 1\.00 \|", directives.speed("pose_descriptors"))
     text = directives.fill('x {{ figure("upright.svg", "Errors") }} y', data="../data/")
     assert text == "x ![Errors](../data/upright.svg) y"
 

@@ -12,7 +12,7 @@ from patchreorder.search.duplicates import find_duplicates
 from patchreorder.search.images import ImageFile
 from patchreorder.search.index import Index
 from patchreorder.search.keeping import KeepRule, Place
-from patchreorder.search.relations import COPY, SIMILAR, Relation
+from patchreorder.search.relations import SIMILAR
 
 from .photographs import CHANGES, photograph
 from .samples import aged, made
@@ -201,24 +201,6 @@ def test_two_states_of_a_compressed_screenshot_are_no_copies(tmp_path):
     made(tmp_path / "in", tmp_path / "out")
     found = find_duplicates(Index(tmp_path / "out"), similar=True)
     assert [[member.file.name for member in group] for group in found.groups] == [["0.jpg", "2.jpg"]]
-
-
-def copy_of(agree: float) -> Relation:
-    return Relation(kind=COPY, agree=agree)
-
-
-def test_what_differs_is_not_joined_by_a_copy_of_both():
-    by_digest = {name: [] for name in ("before", "after", "thumbnail", "again", "other")}
-    relations = {
-        ("after", "before"): Relation(kind=SIMILAR, moved=True),
-        ("after", "thumbnail"): copy_of(0.95),
-        ("before", "thumbnail"): copy_of(0.99),
-        ("again", "after"): copy_of(0.9),
-        ("again", "thumbnail"): Relation(kind=SIMILAR),
-    }
-    assert duplicates._groups(by_digest, relations) == [["before", "thumbnail"], ["after", "again"], ["other"]]
-    relations["after", "before"] = Relation(kind=SIMILAR)
-    assert duplicates._groups(by_digest, relations) == [["before", "after", "thumbnail", "again"], ["other"]]
 
 
 def test_a_border_does_not_count_as_pixels(tmp_path):

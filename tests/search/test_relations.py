@@ -73,6 +73,23 @@ def test_frames_that_only_overlap_are_no_copies():
     assert related(scene, second).is_copy
 
 
+def filled(scene: Image.Image, degrees: float, centre: tuple[int, int] = (0, 0)) -> Image.Image:
+    """Rotated within its frame; the corners show more of the scene."""
+    wide, high = 320, 240
+    x, y = (scene.width - wide) // 2, (scene.height - high) // 2
+    about = scene.width // 2 + centre[0], scene.height // 2 + centre[1]
+    return scene.rotate(degrees, Image.Resampling.BICUBIC, center=about).crop((x, y, x + wide, y + high))
+
+
+def test_rotated_within_its_frame_with_filled_corners():
+    scene = photograph(6, (480, 400))
+    found = related(filled(scene, 0), filled(scene, 12))
+    assert found.is_copy
+    assert found.words() == "rotated by 348 degrees clockwise, cropped, shows more, 1.1 times the area"
+    assert not related(filled(scene, 0), filled(scene, 12, (30, 0))).is_copy, "a camera that was rotated"
+    assert not related(filled(scene, 0), filled(scene, 2)).is_copy, "a hand that shook"
+
+
 def test_a_frame_that_is_a_little_beyond_the_other_needs_more_proof(monkeypatch):
     """As in a series of shots: one is rotated and nearer by a hundredth, and as sharp as a small photograph."""
     scene = photograph(6, (240, 180))

@@ -12,6 +12,7 @@ from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.untrusted import quoted
 
 from .candidates import index_candidates
+from .groups import joined
 from .hashes import negative_hash, similar_hashes
 from .images import ImageFile
 from .index import Index
@@ -89,7 +90,7 @@ def find_duplicates(
 
     pairs = set(candidate_pairs(index, by_digest, k=k, screen=screen))
     relations = verified(sorted(pairs))
-    groups = [group for group in _groups(by_digest, relations) if len(group) > 1 or len(by_digest[group[0]]) > 1]
+    groups = [group for group in joined(by_digest, relations) if len(group) > 1 or len(by_digest[group[0]]) > 1]
     kept = [_kept(index, group, by_digest, relations, keep) for group in groups]
     # What every file is to the one that is kept, where that was no candidate.
     wanted = [_pair(own.digest, digest) for group, (own, _) in zip(groups, kept, strict=True) for digest in group]
@@ -157,30 +158,6 @@ def _neighbours(index: Index, k: int, screen: Screen) -> Iterator[tuple[Pair, fl
         for place, (other, distance) in enumerate(zip(near, distances, strict=True)):
             if slot in digest_of and other in digest_of and slot != other:
                 yield _pair(digest_of[slot], digest_of[other]), distance, place < FEWEST or bool(crowded[other])
-
-
-def _groups(by_digest: dict[str, list[ImageFile]], relations: dict[Pair, Relation]) -> list[list[str]]:
-    """Digests that verified copies connect, the most certain first.
-
-    Images in which something is seen to differ are never joined by what is a copy of both, such as a thumbnail or a
-    part without that thing.
-    """
-    group_of = {digest: [digest] for digest in by_digest}
-    differ: dict[str, set[str]] = defaultdict(set)
-    for (one, other), relation in relations.items():
-        if relation.moved:
-            differ[one].add(other)
-            differ[other].add(one)
-    copies = [(relation.agree + 2 * relation.median, pair) for pair, relation in relations.items() if relation.is_copy]
-    for _, (one, other) in sorted(copies, key=lambda item: (-item[0], item[1])):
-        first, second = group_of[one], group_of[other]
-        if first is second or any(not differ[digest].isdisjoint(second) for digest in first):
-            continue
-        first += second
-        group_of |= dict.fromkeys(second, first)
-    order = {digest: place for place, digest in enumerate(by_digest)}
-    groups = {id(group): sorted(group, key=order.__getitem__) for group in group_of.values()}
-    return list(groups.values())
 
 
 def _kept(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .comparison import Comparison, compare, largest_difference, refine
+from .comparison import HAND, Comparison, compare, largest_difference, refine
 from .local_features import SIDE, Picture, align, best_symmetry, inverse, mapped, whole_frames
 
 # Chosen by benchmarks/copy_rule.py on several sets, whose rows were not kept, before `bend` was there and before drift
@@ -43,6 +43,7 @@ BORDER = 0.995  # the share of pixels of a border that have its colour
 TEXTURED = 200.0  # pixels with texture, at least
 ALIKE = 0.9  # correlation of thumbnails for which whole frames are compared
 SCENE = 20  # features that agree, in another shot of the same scene
+SHAPE, SIZE, CENTRE = 0.01, 0.006, 0.8  # of a rotation in place: relative, relative, and pixels
 WHOLE = 0.94  # the share of a frame above which nothing was cut off
 
 IDENTICAL, COPY, SHOT, SIMILAR = "identical", "copy", "another shot of the same scene", "similar only"
@@ -274,7 +275,33 @@ def can_be_copy(first: Picture, second: Picture, found: Comparison) -> bool:
         return False
     if _moved(found):
         return False
-    return max(found.first, found.second) >= CONTAINED or _bordered(first, second, found)
+    return (
+        max(found.first, found.second) >= CONTAINED
+        or _bordered(first, second, found)
+        or rotated_in_place(first, second, found.matrix)
+    )
+
+
+def rotated_in_place(first: Picture, second: Picture, matrix: np.ndarray) -> bool:
+    """Whether a map rotates a frame around its centre within a frame of the same shape, by an angle that is seen.
+
+    Programs do so, and fill the corners with a colour, with what is at the edge, or mirrored: neither frame then
+    contains the other. A hand does not hold the centre and the size to a part of a pixel.
+    """
+    own, other = np.array(first.shape, np.float64), np.array(second.shape, np.float64)
+    scale = float(np.sqrt((other / own).prod()))
+    if np.abs(other / own / scale - 1).max() > SHAPE:
+        return False
+    left, scales, right = np.linalg.svd(matrix[:, :2])
+    rotation = left @ right
+    degrees = float(np.degrees(np.arctan2(rotation[1, 0], rotation[0, 0])))
+    off = abs((degrees + 45) % 90 - 45)
+    centre = mapped(matrix, (own[None] - 1) / 2)[0] - (other - 1) / 2
+    return (
+        off > HAND
+        and np.abs(scales / scale - 1).max() < SIZE
+        and float(np.linalg.norm(centre)) < CENTRE * max(scale, 1)
+    )
 
 
 def _bordered(first: Picture, second: Picture, found: Comparison) -> bool:

@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFilter, ImageOps
+from PIL import Image, ImageDraw, ImageFilter, ImageFont, ImageOps
 
 from patchreorder.search import relations
 from patchreorder.search.local_features import Picture
@@ -63,6 +63,33 @@ def test_another_shot_is_no_copy():
     found = related(shot(5, 40), shot(5, 170))
     assert not found.is_copy
     assert found.words() == "another shot of the same scene"
+
+
+def with_thing(seed: int, *, plain: bool) -> Image.Image:
+    """A shot of the same scene with an even wall in it, and perhaps a thing of many colours before the wall."""
+    image = photograph(seed)
+    image.paste((178, 172, 160), (60, 40, 240, 190))
+    if not plain:
+        image.paste(photograph(seed + 50).resize((70, 90)), (110, 70))
+    return image
+
+
+def test_a_thing_before_an_even_wall_is_no_overlay():
+    found = related(encoded(with_thing(5, plain=True)), encoded(with_thing(5, plain=False)))
+    assert not found.is_copy
+    assert found.moved
+    back = related(encoded(with_thing(5, plain=False)), encoded(with_thing(5, plain=True)))
+    assert not back.is_copy
+
+
+def test_text_with_an_outline_over_a_copy():
+    image = photograph(7)
+    draw = ImageDraw.Draw(image)
+    for text, high in (("WHEN YOU SEE", 0.02), ("A COPY OF IT", 0.8)):
+        font = ImageFont.load_default(size=36)
+        draw.text((16, image.height * high), text, font=font, fill="white", stroke_width=2, stroke_fill="black")
+    found = related(photograph(7), encoded(image))
+    assert found.words() == "with something laid over it"
 
 
 def test_frames_that_only_overlap_are_no_copies():

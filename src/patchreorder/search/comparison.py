@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .local_features import Picture, inverse, mapped, need_opencv, plausible
+from .overlays import overlaid
 
 WINDOWS = 20  # windows along a side of the overlap
 AGREE = 0.7  # the correlation of a window that agrees
@@ -23,7 +24,6 @@ BEND = 6  # windows a side of the large windows of `bend`
 ITERATIONS = 15  # of the refinement
 BLUR = 3.0  # pixels, of the comparison without detail
 DRIFT = 12.0  # pixels that the refinement may move a corner
-VISIBLE = 10.0  # grey levels of a difference that is seen
 SHIFTED = 0.15  # pixels of `drift` above which a map is refined
 HAND, SIZED = 3.0, 0.03  # degrees of rotation, and change of size, up to which two shots of a hand-held camera differ
 EDGE = 9  # pixels a side of the square that the overlap is eroded by: beyond its edge may be a border
@@ -42,6 +42,9 @@ class Comparison:
         side: of the overlap, in pixels: the square root of its area.
         rest: the lowest tenth of the correlation where no window near disagrees.
         overlay: how far the windows that disagree look as if something was laid over one image: 0 to 1.
+        drawn: whether it must have been drawn: thin strokes such as letters, or patches of one or two exact colours. A
+            thing that came before the camera has shades, whatever is behind it.
+        patches: the share of the overlap that differs in more than strokes, and was not drawn.
         level: mean change of grey values that depends on the value alone, of 255.
         hue: the same of colour without brightness.
         flat: the share of the overlap without any gradient, in the image that has more of it: large in screenshots.
@@ -67,6 +70,8 @@ class Comparison:
     texture: float = 0.0
     side: float = 0.0
     overlay: float = 0.0
+    drawn: bool = False
+    patches: float = 0.0
     level: float = 255.0
     hue: float = 255.0
     flat: float = 0.0
@@ -225,6 +230,7 @@ def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndar
     calm = mask & ~near if (mask & ~near).any() else mask
     toned = _tones(x, y, calm)
     quiet = (usable & ~near).astype(np.float32)
+    overlay, drawn, patches = overlaid(_grey(one), _grey(other), x, y, toned, bad)
     drift, drift_high = _drift(toned, y, quiet, textured & ~near, 2 * window + 1)
     _, bend = _drift(toned, y, quiet, textured & ~near, BEND * window | 1)
     return replace(
@@ -235,7 +241,9 @@ def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndar
         rest=float(np.quantile(apart, 0.1)) if len(apart) else 0.0,
         texture=float(textured.sum() / mask.sum()),
         side=side,
-        overlay=_overlay(_grey(one), _grey(other), x, y, toned, bad),
+        overlay=overlay,
+        drawn=drawn,
+        patches=0.0 if drawn else patches / float(mask.sum()),
         level=float(np.abs(toned - x)[calm].mean()),
         hue=_hue(one, other, calm),
         flat=max(_flat(one, mask), _flat(other, mask)),
@@ -336,44 +344,6 @@ def _tones(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> np.ndarray:
     known = counts > 0
     curve = np.interp(np.arange(64), np.flatnonzero(known), sums[known] / counts[known])
     return curve[bins].astype(np.float32)
-
-
-def _overlay(
-    one: np.ndarray, other: np.ndarray, x: np.ndarray, y: np.ndarray, expected: np.ndarray, bad: np.ndarray
-) -> float:
-    """How far what differs in the windows that disagree was drawn over one of the images: 0 to 1.
-
-    A text or a bar has few colours, or it shines through and makes all lighter or all darker. A thing that came, went
-    or moved has many colours, or swaps them with the background.
-
-    Args:
-        one, other: grey values; x, y: the same, smoothed.
-        expected: what y would be by the values of x.
-        bad: the windows.
-    """
-    difference = y - expected
-    sharp = other - (expected + one - x)
-    strong = bad & (np.abs(difference) > VISIBLE) & (np.abs(sharp) > VISIBLE)
-    if strong.sum() < max(10, 0.01 * bad.sum()):
-        return 1.0  # nothing to be seen: lost detail
-    signs = difference[strong]
-    signed = abs(float(signs.sum())) / float(np.abs(signs).sum())
-    first, second = one[strong].astype(np.float32), other[strong].astype(np.float32)
-    both = np.histogram2d(first, second, 8, ((0, 256), (0, 256)))[0] / len(signs)
-    swapped = float(np.minimum(both, both.T).sum())
-    plain = max(_two_values(layer, 24) for layer in (first, second)) * (1 - swapped)
-    clear = max(_two_values(2 * layer - base, 48) for layer, base in ((first, second), (second, first))) * signed
-    return max(plain, clear)
-
-
-def _two_values(values: np.ndarray, width: int) -> float:
-    """The share of values near the two most frequent ones, each within this width."""
-    counts = np.histogram(values, 256, (-256, 512))[0]
-    near = np.convolve(counts, np.ones(width // 3), "same") / len(values)
-    top = int(near.argmax())
-    rest = near.copy()
-    rest[max(0, top - width // 3) : top + width // 3 + 1] = 0
-    return min(1.0, float(near[top] + rest.max()))
 
 
 def _flat(layer: np.ndarray, mask: np.ndarray) -> float:

@@ -25,7 +25,7 @@ FRAMED = -3.0  # of one whose frames are the same, and whose windows are shifted
 STILL, STIFF = 0.25, 0.3  # half of the windows, see `Comparison.drift`, and nearly all large ones, see `bend`
 LEAST = 0.7  # the least median correlation of a copy
 DRAWN_AGREE, DRAWN_MEDIAN = 0.985, 0.88  # of a copy of a drawn image: the windows that agree, their median correlation
-LOCAL, OVERLAY = 2.0, 0.6  # see `_moved`
+LOCAL, PATCHES = 2.0, 0.006  # see `_moved`
 OVERLAID = 0.93  # a copy of which fewer windows agree has something laid over it
 FLAT = 0.75  # above it, images are drawn (screenshots, text, charts): they differ by small things
 FEW = 0.45  # above it they are if they have few colours
@@ -314,9 +314,11 @@ def _bordered(first: Picture, second: Picture, found: Comparison) -> bool:
 def _moved(found: Comparison) -> bool:
     """Whether some windows disagree that nothing was laid over: something in the scene moved, as before a tripod.
 
-    A copy that lost detail differs a little everywhere, so that more windows disagree the lower their median is.
+    A copy that lost detail differs a little everywhere, so that more windows disagree the lower their median is. Lost
+    detail has no patches.
     """
-    return 1 - found.agree > LOCAL * (1 - found.median) + 0.02 and found.overlay < OVERLAY
+    many = 1 - found.agree > LOCAL * (1 - found.median) + 0.02
+    return (many or found.patches > PATCHES) and not found.drawn
 
 
 def _relation(kind: str, first: Picture, laid: Laid) -> Relation:

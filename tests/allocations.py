@@ -1,5 +1,8 @@
-"""The largest tensor that some code makes."""
+"""The largest tensor that some code makes, and the most memory that its objects need."""
 
+import contextlib
+import tracemalloc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,3 +21,15 @@ class LargestTensor(TorchDispatchMode):
         if isinstance(made, torch.Tensor) and made.device.type != "meta":
             self.values = max(self.values, made.numel())
         return made
+
+
+@contextlib.contextmanager
+def most_memory() -> Iterator[Callable[[], int]]:
+    """After its block, the function that it gives returns the most bytes of Python objects, without tensors."""
+    peak = 0
+    tracemalloc.start()
+    try:
+        yield lambda: peak
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

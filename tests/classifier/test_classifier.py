@@ -8,9 +8,11 @@ import torch
 from PIL import Image
 
 import patchreorder
+from patchreorder.classifier import classifier as classifier_module
 from patchreorder.classifier.classifier import as_image, predict_files, views_of
 from patchreorder.classifier.export import export
 from patchreorder.classifier.fit import FitOptions, fit
+from tests.allocations import most_memory
 from tests.classifier.photographs import write_photographs
 
 
@@ -91,6 +93,18 @@ def test_files_are_answered_in_order_and_bad_ones_named(classifier, tmp_path):
     assert [answers[place][1].name for place in (0, 2)] == ["blue", "green"]
     assert "cannot be read as an image" in answers[1][1]
     assert "No such file" in answers[3][1]
+
+
+def test_huge_files_and_files_without_an_end_are_not_read_whole(classifier, tmp_path, monkeypatch):
+    with open(tmp_path / "sparse.jpg", "wb") as file:
+        file.truncate(40 << 30)
+    with most_memory() as memory:
+        answers = list(predict_files(classifier, [str(tmp_path / "sparse.jpg")]))
+    assert memory() < 100_000_000
+    monkeypatch.setattr(classifier_module, "MAX_BYTES", 1 << 20)
+    answers += predict_files(classifier, ["/dev/zero"])
+    assert [path for path, _ in answers] == [str(tmp_path / "sparse.jpg"), "/dev/zero"]
+    assert all("GB: it is no photograph" in reason for _, reason in answers)
 
 
 def test_an_exported_classifier_gives_the_same_probabilities(classifier, tmp_path):

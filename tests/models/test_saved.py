@@ -14,6 +14,7 @@ from patchreorder.models.backbones import BACKBONES, open_backbone
 from patchreorder.models.photo_classifier import Block, FeatureBlocks, PhotoClassifier
 from patchreorder.models.saved import FORMAT, ClassifierFacts, read_classifier, save_classifier
 from tests.allocations import LargestTensor
+from tests.vision import torchvision
 
 FACTS = ClassifierFacts(
     backbone="mobilenet_v2",
@@ -59,6 +60,19 @@ def test_a_saved_classifier_is_the_same_again(network, file):
         for ours, theirs in zip(again.judge(x), network.judge(x), strict=True):
             assert torch.equal(ours, theirs)
     assert not any(parameter.requires_grad for parameter in again.parameters())
+
+
+def test_a_network_that_computes_its_widths_in_tensors(tmp_path):
+    """Shapes are compared on a device without memory, where tensors have no values."""
+    torchvision()
+    facts = replace(FACTS, backbone="torchvision:regnet_y_400mf", blocks=(Block("features", "gap"),))
+    backbone = open_backbone(facts.backbone, trained=False)
+    features = FeatureBlocks(backbone.model, backbone.layers, facts.blocks)
+    model = PhotoClassifier(features, widths=features.widths(64), classes=2, directions=3).eval()
+    save_classifier(tmp_path / "c.safetensors", model, facts)
+    again, _ = read_classifier(tmp_path / "c.safetensors")
+    with torch.no_grad():
+        assert torch.equal(again(torch.ones(1, 3, 64, 64)), model(torch.ones(1, 3, 64, 64)))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from patchreorder.search import images
 from patchreorder.search.images import UNKNOWN, Reader, scan
+from tests.allocations import most_memory
 
 
 def test_subfolders_links_and_other_files(photos):
@@ -117,16 +118,19 @@ def test_a_folder_that_cannot_be_read_is_an_error(photos, monkeypatch):
 def test_a_huge_file_is_not_read(photos):
     with open(photos / "huge.jpg", "wb") as file:
         file.truncate(40 << 30)  # sparse
-    (file,), pixels = Reader(photos)(["huge.jpg"])
+    with most_memory() as memory:
+        (file,), pixels = Reader(photos)(["huge.jpg"])
+    assert memory() < 10_000_000
     assert file.reason == "huge.jpg has 42.9 GB: no image file is larger than 1.0 GB"
     assert (file.size, len(pixels)) == (40 << 30, 0)
 
 
 def test_a_file_that_grows_while_it_is_read_is_not_read_whole(photos, monkeypatch):
     monkeypatch.setattr(images, "LARGEST", 100)
-    size = (photos / "class-0000/0000.jpg").stat().st_size
-    assert size > 101
-    with monkeypatch.context() as patch:
+    with open(photos / "grown.jpg", "wb") as opened:
+        opened.truncate(100_000_000)
+    with monkeypatch.context() as patch, most_memory() as memory:
         patch.setattr(images.os, "fstat", lambda handle: SimpleNamespace(st_size=50, st_mtime_ns=0))
-        (file,), _ = Reader(photos)(["class-0000/0000.jpg"])
+        (file,), _ = Reader(photos)(["grown.jpg"])
+    assert memory() < 10_000_000
     assert "no image file is larger than" in file.reason

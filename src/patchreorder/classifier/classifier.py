@@ -174,8 +174,9 @@ def read_file(path: Path) -> bytes:
     if os.path.isdir(path):
         raise ValueError(f"{path} is a folder without an image")
     with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
+        size = os.fstat(file.fileno()).st_size  # 0 of a pipe or a device
+        content = file.read(MAX_BYTES + 1) if size <= MAX_BYTES else b""
+    if max(size, len(content)) > MAX_BYTES:
         raise ValueError(f"{path} has more than {MAX_BYTES >> 30} GB: it is no photograph")
     return content
 

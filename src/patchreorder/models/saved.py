@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from patchreorder.files import write_whole
 from patchreorder.untrusted import clean, is_count, is_number
@@ -128,8 +129,7 @@ def is_backbone(name: Any) -> bool:
 def _network(facts: ClassifierFacts, shapes: Mapping[str, list[int]]) -> PhotoClassifier:
     """The network that a file describes, with new weights, if the file's tensors have its shapes."""
     numbers = {"classes": len(facts.classes), "directions": facts.directions}
-    with torch.device("meta"):  # shapes without memory
-        outline = _features(facts)
+    outline = _outline(facts)
     _compare(outline.state_dict(prefix="features."), shapes)
     features = _features(facts)
     widths = features.widths(facts.size)
@@ -139,6 +139,24 @@ def _network(facts: ClassifierFacts, shapes: Mapping[str, list[int]]) -> PhotoCl
     if more := [key for key in shapes if key not in wanted]:
         raise ValueError(f"it has more tensors than its network: {', '.join(more[:3])}")
     return PhotoClassifier(features, widths=widths, **numbers)
+
+
+def _outline(facts: ClassifierFacts) -> FeatureBlocks:
+    """The features' shapes, without memory for weights."""
+    try:
+        with torch.device("meta"):
+            return _features(facts)
+    except (ValueError, RuntimeError):  # RegNet computes its widths in tensors
+        with torch.device("meta"), _NumbersInMemory():
+            return _features(facts)
+
+
+class _NumbersInMemory(TorchFunctionMode):
+    """Inside its block, tensors that are made of numbers have values, also on the device "meta"."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        numbers = {"device": "cpu"} if func in (torch.arange, torch.tensor) else {}
+        return func(*args, **numbers | (kwargs or {}))
 
 
 def _compare(wanted: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from h11 import LocalProtocolError
+from h11 import SEND_BODY, LocalProtocolError
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 HEADER_SECONDS = 10.0  # for the headers of a request, since the connection was made or the last response sent
@@ -17,8 +17,8 @@ MAX_WAITING = 64  # connections without a whole request; a new one closes the ol
 class LimitedConnection(H11Protocol):
     """A connection that is closed when its client takes too long.
 
-    Without whole headers it waits, and costs little, but uvicorn's limit on connections counts it: hundreds of these
-    would keep everybody out. The oldest are therefore closed for new ones.
+    Without a whole request, headers and body, it waits, and costs little, but uvicorn's limit on connections counts it:
+    hundreds of these would keep everybody out. The oldest are therefore closed for new ones.
     """
 
     _timer: asyncio.TimerHandle | None = None
@@ -73,7 +73,8 @@ class LimitedConnection(H11Protocol):
         self._timer = self.loop.call_later(seconds, self._close)
 
     def _is_waiting(self) -> bool:
-        return self._request is None and not self.transport.is_closing()
+        unfinished = self._request is None or self.conn.their_state is SEND_BODY
+        return unfinished and not self.transport.is_closing()
 
     def _close(self) -> None:
         self.transport.close()  # once what was written is sent,

@@ -6,7 +6,7 @@ that a photograph is never tested with its neighbour of the same burst or shelf 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -252,19 +252,6 @@ def scores_of_copies(x: Tensor, labels: Tensor, *, classes: int, strength: float
 
 def train(features: Features, labels: Tensor, chosen: Scored, *, classes: int, rows: Tensor | None = None) -> Head:
     """The head of a choice for features that are not scaled, trained on all photographs, or on those of `rows`."""
-    return next(heads(features, labels, chosen, classes=classes, strengths=[chosen.strength], rows=rows))
-
-
-def heads(
-    features: Features,
-    labels: Tensor,
-    chosen: Scored,
-    *,
-    classes: int,
-    strengths: Sequence[float],
-    rows: Tensor | None = None,
-) -> Iterator[Head]:
-    """What `train` gives, for each of these strengths instead of the chosen one."""
     rows = torch.arange(len(labels)) if rows is None else rows
     own = [features.block(block)[rows] for block in chosen.candidate.blocks]
     flat = [block.flatten(0, 1) for block in own]
@@ -272,6 +259,7 @@ def heads(
     used = [block[:, : None if chosen.copies else 1] for block in own]
     x, basis = reduced(scaling([block.flatten(0, 1) for block in used]))
     learned = _rows(x.unflatten(0, used[0].shape[:2]), labels[rows], classes)
-    for head in solve(**learned, strengths=strengths):
-        weight = head.weight if basis is None else basis @ head.weight
-        yield Head(weight, head.bias).unscaled(scaling)
+    head = next(solve(**learned, strengths=[chosen.strength]))
+    if basis is not None:
+        head = Head(basis @ head.weight, head.bias)
+    return head.unscaled(scaling)

@@ -24,12 +24,12 @@ from patchreorder.models.familiarity import Familiarity
 from patchreorder.models.photo_classifier import Block, PhotoClassifier
 from patchreorder.models.saved import save_classifier
 
-from .choose import folds_of, halves, heads, posed
+from .choose import folds_of, halves, posed
 from .choose import train as train_head
 from .evaluate import difference
 from .features import Features, compute
 from .fit import FitOptions, Fitted, Part, set_head, test_report, verdict, with_head, with_report
-from .head import STRENGTHS, temperature
+from .head import temperature
 from .photographs import Cropper, Crops, SamePoses, Shown, sweep_poses, training_poses
 from .refusal import Refusal, keeping
 
@@ -141,16 +141,13 @@ def finetuned(fitted: Fitted, out: Path, options: FitOptions, *, epochs: float, 
     own = _described(tuned, known, poses, blocks, out, options, screen)
     labels, classes = known.labels, len(facts.classes)
     x = torch.cat([own.block(block)[held] for block in blocks], 2)
-    tried = heads(own, labels, fitted.chosen, classes=classes, strengths=STRENGTHS, rows=torch.tensor(rest))
-    scores = {strength: head(x) for strength, head in zip(STRENGTHS, tried, strict=True)}
-    right = {strength: halves(each.argmax(2) == labels[held][:, None]) for strength, each in scores.items()}
-    strength = max(right, key=lambda each: float(right[each].mean()))
-    gain = difference(right[strength], halves(frozen.argmax(2) == labels[held][:, None]))
-    told = {"epochs": epochs, "held_out": len(held), "gain": gain, "kept": gain["value"] > 0, "strength": strength}
+    scores = train_head(own, labels, fitted.chosen, classes=classes, rows=torch.tensor(rest))(x)
+    gain = difference(*(halves(each.argmax(2) == labels[held][:, None]) for each in (scores, frozen)))
+    told = {"epochs": epochs, "held_out": len(held), "gain": gain, "kept": gain["value"] > 0}
     if not told["kept"]:
         return replace(fitted, report={**fitted.report, "finetune": told})
-    heat = temperature(scores[strength].flatten(0, 1), labels[held].repeat_interleave(x.shape[1]))
-    head = train_head(own, labels, replace(fitted.chosen, strength=strength), classes=classes)
+    heat = temperature(scores.flatten(0, 1), labels[held].repeat_interleave(x.shape[1]))
+    head = train_head(own, labels, fitted.chosen, classes=classes)
     near, refusal = _familiar(own.block(blocks[-1]), labels, held, rest, classes)
     made = with_head(tuned, blocks, head, heat, near)
     sweep = sweep_poses(len(fitted.unseen.photographs), angles=options.angles)

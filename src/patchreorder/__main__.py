@@ -39,6 +39,7 @@ ABOUT = (
     "alone is `patchreorder info`."
 )
 EXAMPLES = ["patchreorder fit --data photographs", "patchreorder index photos --out photos.index"]
+OPTIONS = ("--version", "--help", "--completion")  # without a command
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -130,7 +131,7 @@ def _without_box(text: str) -> str:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, (*COMMANDS, *OPTIONS), n=1, cutoff=0.5)
     meant = f"did you mean `patchreorder {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}"
     return f"{name} is no command; {meant}"
 

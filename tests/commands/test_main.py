@@ -67,6 +67,7 @@ def test_every_command_has_two_examples_that_parse(name):
     ("args", "said"),
     [
         (["dmeo"], "dmeo is no command; did you mean `patchreorder demo`?"),
+        (["--versoin"], "--versoin is no command; did you mean `patchreorder --version`?"),
         (["xyzzy"], f"xyzzy is no command; there are {', '.join(COMMANDS)}"),
         (
             ["demo", "--sede", "1"],

@@ -198,11 +198,16 @@ def test_the_order_of_summation_over_channels(form, energies, moves):
         ([[BIG, 1], [0, 1]], True),  # down the columns first: (BIG + 0) + (1 + 1)
         ([[BIG, 0], [1, 1]], False),  # (BIG + 1) + (0 + 1)
         ([[1, BIG], [1, 0]], True),  # (1 + 1) + (BIG + 0)
+        ([[BIG, 1, 1], [0, 0, 0], [0, 0, 0]], False),  # from left to right: (BIG + 1) + 1
+        ([[1, 1, BIG], [0, 0, 0], [0, 0, 0]], True),  # (1 + 1) + BIG
+        ([[BIG, 0, 0], [1, 0, 0], [1, 0, 0]], False),  # from top to bottom: (BIG + 1) + 1
+        ([[1, 0, 0], [1, 0, 0], [BIG, 0, 0]], True),  # (1 + 1) + BIG
     ],
 )
 def test_the_order_of_summation_in_a_patch(form, patch, moves):
-    x = torch.zeros(1, 1, 4, 4)
-    x[0, 0, 0, 0], x[0, 0, 2:, 2:] = BIG, torch.tensor(patch)
+    side = len(patch)
+    x = torch.zeros(1, 1, 2 * side, 2 * side)
+    x[0, 0, 0, 0], x[0, 0, side:, side:] = BIG, torch.tensor(patch)
     _, order = patch_reorder(x, energy="l1", return_order=True)
     assert order.flatten().tolist() == ([3, 0, 1, 2] if moves else [0, 3, 1, 2])
 

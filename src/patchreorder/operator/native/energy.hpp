@@ -182,6 +182,51 @@ void planar_energy(const T* map, const Geometry& g, Sum<T>* column, Sum<T>* ener
   }
 }
 
+#ifdef __AVX512F__
+// The same for floats where a line of the map and all its energies fit a register each.
+class NarrowEnergy {
+ public:
+  explicit NarrowEnergy(const Geometry& g) : g_(g) {
+    for (int patch = 0; patch < g.patches() && fits(g); ++patch) {
+      const int row = patch / g.columns;
+      first_[patch] = row % 2 * LANES + patch % g.columns * g.patch_width;
+      below_ = __mmask16(below_ | (row / 2) << patch);
+    }
+  }
+
+  static bool fits(const Geometry& g) { return g.covered_width() <= LANES && g.rows <= 4 && g.patches() <= LANES; }
+
+  template <bool L1> void operator()(const float* map, float* energy, int64_t stride) const {
+    __m512 band[4] = {};
+    for (int row = 0; row < g_.rows; ++row, map += g_.patch_height * g_.width) {
+      band[row] = line<L1>(map);
+      for (int y = 1; y < g_.patch_height; ++y) band[row] = _mm512_add_ps(band[row], line<L1>(map + y * g_.width));
+    }
+    __m512 sum{};
+    for (int k = 0; k < g_.patch_width; ++k) {
+      const __m512i from = _mm512_add_epi32(_mm512_loadu_si512(first_), _mm512_set1_epi32(k));
+      const __m512 top = _mm512_permutex2var_ps(band[0], from, band[1]),
+                   bottom = _mm512_permutex2var_ps(band[2], from, band[3]),
+                   next = _mm512_mask_mov_ps(top, below_, bottom);
+      sum = k == 0 ? next : _mm512_add_ps(sum, next);
+    }
+    alignas(64) float sums[LANES];
+    _mm512_store_ps(sums, sum);
+    for (int patch = 0; patch < g_.patches(); ++patch) energy[patch * stride] = sums[patch];
+  }
+
+ private:
+  template <bool L1> static __m512 line(const float* from) {
+    const __m512 value = _mm512_loadu_ps(from);
+    return L1 ? _mm512_abs_ps(value) : _mm512_mul_ps(value, value);
+  }
+
+  Geometry g_;
+  int32_t first_[LANES] = {};  // of the columns of each patch, in the registers of two rows of patches
+  __mmask16 below_ = 0;        // patches of the third and fourth row
+};
+#endif
+
 #ifdef __SSE2__
 // Every pixel is a patch: energies of four maps, [pixel][pitch], transposed in blocks of 4x4.
 template <bool L1> void pixel_energy(const float* maps, int64_t pixels, float* energy, int64_t pitch) {
@@ -217,6 +262,14 @@ void planar_energies(const T* maps, const T* end, int64_t count, const Geometry&
     if (g.patches() == g.pixels() && map_step == 1)
       for (; count >= 4; count -= 4, maps += 4 * g.pixels(), energy += 4)
         pixel_energy<L1>(maps, g.pixels(), energy, patch_step);
+#endif
+#ifdef __AVX512F__
+  if constexpr (std::is_same_v<T, float>)
+    if (NarrowEnergy::fits(g)) {
+      const NarrowEnergy narrow(g);
+      for (; count > 0; --count, maps += g.pixels(), energy += map_step)
+        narrow.operator()<L1>(padded.readable(maps, end), energy, patch_step);
+    }
 #endif
   for (; count > 0; --count, maps += g.pixels(), energy += map_step)
     planar_energy<L1>(padded.readable(maps, end), g, column, energy, patch_step);

@@ -44,6 +44,18 @@ template <class T> class InterleavedCopy {
     copy_uncovered(x, z, count);
   }
 
+  // The inverse of gather: the patch at place q of channel c goes to place source[q * pitch + c].
+  void gather_back(const T* x, T* z, const uint8_t* source, int64_t pitch, int64_t count) const {
+    for (int place = 0; place < g_.patches(); ++place, source += pitch)
+      for (int down = 0; down < g_.patch_height; ++down)
+        for (int across = 0; across < g_.patch_width; ++across) {
+          const int64_t pixel = (down * g_.width + across) * g_.channels;
+          const T* from = x + corner_[place] + pixel;
+          for (int64_t c = 0; c < count; ++c) z[corner_[source[c]] + pixel + c] = from[c];
+        }
+    copy_uncovered(x, z, count);
+  }
+
  private:
   // Writes one pixel of every place, LANES channels at once: from every patch the lanes that go there.
   // PATCHES: their number if the compiler should know it, or 0.
@@ -123,28 +135,23 @@ template <class T>
 bool interleaved_permute(const T* x, T* z, const uint8_t* order, const Geometry& g, bool inverse, int threads) {
   const int64_t image = g.channels * g.pixels(), pitch = g.channels + LANES;
   return each_block(g, threads, [&] {
-    return [&, copy = InterleavedCopy<T>(g), target = std::vector<T>(g.patches() * pitch),
-            source = std::vector<uint8_t>(g.patches() * pitch)](int64_t i, int64_t channel, int64_t count) mutable {
+    return [&, copy = InterleavedCopy<T>(g), target = std::vector<T>(g.patches() * pitch)](int64_t i, int64_t channel,
+                                                                                           int64_t count) mutable {
       const uint8_t* orders = order + i * g.channels * g.patches() + channel;
-      const bool few = g.patches() <= MOST_PAIRWISE;
+      const T* from = x + i * image + channel;
+      T* to = z + i * image + channel;
+      if (g.patches() > MOST_PAIRWISE)
+        return inverse ? copy.gather_back(from, to, orders, g.channels, count)
+                       : copy.gather(from, to, orders, g.channels, count);
       for (int q = 0; q < g.patches(); ++q)
         for (int64_t c = 0; c < count; ++c) {
           const uint8_t patch = orders[q * g.channels + c];
-          if (few && inverse)
+          if (inverse)
             target[q * pitch + c] = patch;
-          else if (few)
-            target[patch * pitch + c] = T(q);
-          else if (inverse)
-            source[patch * pitch + c] = uint8_t(q);
           else
-            source[q * pitch + c] = patch;
+            target[patch * pitch + c] = T(q);
         }
-      const T* from = x + i * image + channel;
-      T* to = z + i * image + channel;
-      if (few)
-        copy.scatter(from, to, target.data(), pitch, count);
-      else
-        copy.gather(from, to, source.data(), pitch, count);
+      copy.scatter(from, to, target.data(), pitch, count);
     };
   });
 }

@@ -116,26 +116,41 @@ template <class A> class Ranking {
 
   // The place of every patch of a level: the place of its parent plus a step for its rank among the children.
   void place_level(Level& level, const Level* above) {
-    const int* child = level.child.data();
-    for (size_t parent = 0; parent * children_ < level.child.size(); ++parent, child += children_) {
-      Vector<Key> key[MOST_PAIRWISE], rank[MOST_PAIRWISE];
-      for (int c = 0; c < children_; ++c) key[c] = keys_of(level.energy[child[c]].lane, descending_);
-      rank_by_pairs(key, rank);
-      const Vector<Key> start = above ? load<Key>(above->place[parent].lane) : Vector<Key>{};
-      for (int c = 0; c < children_; ++c) store(level.place[child[c]].lane, start + step_for(rank[c], level.size));
-    }
+    if (REGISTER == 64 && children_ == 4)
+      place_children<4>(level, above);
+    else if (REGISTER == 64 && children_ == 9)
+      place_children<9>(level, above);
+    else if (REGISTER == 64 && children_ == 16)
+      place_children<16>(level, above);
+    else
+      place_children<0>(level, above);
   }
 
-  void rank_by_pairs(const Vector<Key>* key, Vector<Key>* rank) const {
-    for (int c = 0; c < children_; ++c) rank[c] = Vector<Key>::all(c);  // the ranks if all were equal
-    for (int a = 0; a < children_; ++a) {
-      Vector<Key> mine = rank[a];
-      for (int b = a + 1; b < children_; ++b) {
-        const Vector<Key> swap = key[b] > key[a];  // -1 where true
-        mine = mine - swap;
-        rank[b] = rank[b] + swap;
+  // CHILDREN: their number if the compiler should know it, to keep keys and ranks in registers, or 0. Narrower
+  // registers than AVX-512's hold too few of them.
+  template <int CHILDREN> void place_children(Level& level, const Level* above) {
+    const int children = CHILDREN ? CHILDREN : children_;
+    const int* child = level.child.data();
+    for (size_t parent = 0; parent * children < level.child.size(); ++parent, child += children) {
+      Vector<Key> key[CHILDREN ? CHILDREN : MOST_PAIRWISE], rank[CHILDREN ? CHILDREN : MOST_PAIRWISE];
+#pragma GCC unroll 16
+      for (int c = 0; c < children; ++c) {
+        key[c] = keys_of(level.energy[child[c]].lane, descending_);
+        rank[c] = Vector<Key>::all(c);  // the ranks if all were equal
       }
-      rank[a] = mine;
+#pragma GCC unroll 16
+      for (int a = 0; a < children; ++a) {
+        Vector<Key> mine = rank[a];
+#pragma GCC unroll 16
+        for (int b = a + 1; b < children; ++b) {
+          const Vector<Key> swap = key[b] > key[a];  // -1 where true
+          mine = mine - swap;
+          rank[b] = rank[b] + swap;
+        }
+        rank[a] = mine;
+      }
+      const Vector<Key> start = above ? load<Key>(above->place[parent].lane) : Vector<Key>{};
+      for (int c = 0; c < children; ++c) store(level.place[child[c]].lane, start + step_for(rank[c], level.size));
     }
   }
 

@@ -128,7 +128,7 @@ def collect(
 
 def _code() -> str:
     """A digest of the code that compares."""
-    names = ("borders", "comparison", "overlays", "local_features", "relations", "duplicates", "candidates")
+    names = ("borders", "comparison", "light", "overlays", "local_features", "relations", "duplicates", "candidates")
     files = [Path(duplicates.__file__).with_name(f"{name}.py") for name in names]
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 

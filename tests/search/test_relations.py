@@ -82,6 +82,20 @@ def test_a_thing_before_an_even_wall_is_no_overlay():
     assert not back.is_copy
 
 
+def darkened(image: Image.Image, strength: float) -> Image.Image:
+    """With a vignette."""
+    rows, columns = np.mgrid[-1 : 1 : image.height * 1j, -1 : 1 : image.width * 1j]
+    light = 1 - strength * (rows**2 + columns**2)
+    return Image.fromarray((np.asarray(image) * light[..., None]).clip(0, 255).astype(np.uint8))
+
+
+def test_a_vignette_is_a_change_of_colours():
+    for seed in range(10, 16):
+        found = related(photograph(seed), encoded(darkened(photograph(seed), 0.45)))
+        assert found.words() == "colours changed", seed
+    assert not related(shot(5, 40), encoded(darkened(shot(5, 170), 0.45))).is_copy
+
+
 def test_text_with_an_outline_over_a_copy():
     image = photograph(7)
     draw = ImageDraw.Draw(image)

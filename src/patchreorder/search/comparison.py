@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .light import grey_of, light_field, smooth_grey, tones
 from .local_features import Picture, inverse, mapped, need_opencv, plausible
 from .overlays import overlaid
 
@@ -24,6 +25,7 @@ BEND = 6  # windows a side of the large windows of `bend`
 ITERATIONS = 15  # of the refinement
 BLUR = 3.0  # pixels, of the comparison without detail
 DRIFT = 12.0  # pixels that the refinement may move a corner
+EVENED = 0.6  # the least share of the texture that is left when light is evened out
 SHIFTED = 0.15  # pixels of `drift` above which a map is refined
 HAND, SIZED = 3.0, 0.03  # degrees of rotation, and change of size, up to which two shots of a hand-held camera differ
 EDGE = 9  # pixels a side of the square that the overlap is eroded by: beyond its edge may be a border
@@ -85,14 +87,22 @@ class Comparison:
 
 
 def compare(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison:
-    """Compare the pixels of two images that a map lays over each other; it is refined where they disagree."""
+    """Compare the pixels of two images that a map lays over each other.
+
+    The map is refined where they disagree. Light that changes slowly over an image, as at the edges of a vignette, is
+    evened out if they agree better then.
+    """
     found = _compared(first, second, matrix)
     if found.median > HOPELESS and (found.median < 0.97 or found.agree < 0.97 or found.drift > SHIFTED):
         refined = refine(first, second, found)
         if refined is not None:
             better = _compared(first, second, refined)
             if _fit(better) > _fit(found):
-                return better
+                found = better
+    if found.median > HOPELESS and (found.agree < 0.97 or found.drift > SHIFTED):
+        evened = _compared(first, second, found.matrix, even=True)
+        if _fit(evened) > _fit(found) and evened.texture > EVENED * found.texture:
+            return replace(evened, level=found.level, hue=found.hue, flat=found.flat)
     return found
 
 
@@ -140,7 +150,7 @@ def _blurred(pixels: np.ndarray, scale: float) -> np.ndarray:
     return cv2.GaussianBlur(pixels, (0, 0), 0.5 * float(np.sqrt(scale**2 - 1))) if scale > 1.05 else pixels
 
 
-def _compared(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison:
+def _compared(first: Picture, second: Picture, matrix: np.ndarray, *, even: bool = False) -> Comparison:
     cv2 = need_opencv()
     coarse, fine, warp, pixels = _layers(first, second, matrix)
     size = coarse.shape
@@ -155,6 +165,11 @@ def _compared(first: Picture, second: Picture, matrix: np.ndarray) -> Comparison
     if mask.sum() < 300:
         return nothing
     laid = cv2.warpAffine(pixels, warp, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    if even:
+        light = light_field(coarse.pixels, laid, mask)
+        if light is None:
+            return nothing
+        laid = np.rint(laid / np.exp(light)[..., None]).clip(0, 255).astype(np.uint8)
     return _judged(nothing, coarse.pixels, laid, mask)
 
 
@@ -199,8 +214,8 @@ def _lean(first: Picture, second: Picture, matrix: np.ndarray) -> float:
 def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndarray) -> Comparison:
     """The comparison of two layers (height, width, 3), uint8, within a mask."""
     cv2 = need_opencv()
-    x, y = (_smooth_grey(layer) for layer in (one, other))
-    to_y, to_x = _tones(x, y, mask), _tones(y, x, mask)
+    x, y = (smooth_grey(layer) for layer in (one, other))
+    to_y, to_x = tones(x, y, mask), tones(y, x, mask)
     # Where light was cut off at white or black nothing is left to compare.
     cut = ((to_y > 249) & (y > 249)) | ((to_y < 6) & (y < 6)) | ((to_x > 249) & (x > 249)) | ((to_x < 6) & (x < 6))
     side = float(np.sqrt(mask.sum()))
@@ -228,9 +243,9 @@ def _judged(found: Comparison, one: np.ndarray, other: np.ndarray, mask: np.ndar
     near = cv2.dilate(bad.astype(np.uint8), np.ones((window, window), np.uint8)) > 0
     apart = correlation[textured & ~near]
     calm = mask & ~near if (mask & ~near).any() else mask
-    toned = _tones(x, y, calm)
+    toned = tones(x, y, calm)
     quiet = (usable & ~near).astype(np.float32)
-    overlay, drawn, patches = overlaid(_grey(one), _grey(other), x, y, toned, bad)
+    overlay, drawn, patches = overlaid(grey_of(one), grey_of(other), x, y, toned, bad)
     drift, drift_high = _drift(toned, y, quiet, textured & ~near, 2 * window + 1)
     _, bend = _drift(toned, y, quiet, textured & ~near, BEND * window | 1)
     return replace(
@@ -302,7 +317,7 @@ def _hue(one: np.ndarray, other: np.ndarray, mask: np.ndarray) -> float:
     first, second = (layer.astype(np.float32) for layer in (one, other))
     for channel in range(3):
         x, y = (np.clip(layer[..., channel] - layer.mean(2) + 128, 0, 255) for layer in (first, second))
-        found += float(np.abs(_tones(x, y, mask) - x)[mask].mean()) / 3
+        found += float(np.abs(tones(x, y, mask) - x)[mask].mean()) / 3
     return found
 
 
@@ -320,30 +335,9 @@ def largest_difference(first: Picture, second: Picture, matrix: np.ndarray) -> f
     mask = cv2.erode(covered, np.ones((edge, edge), np.uint8), borderType=cv2.BORDER_REPLICATE) > 0
     if not mask.any():
         return 255.0
-    x, y = (_smooth_grey(layer) for layer in (coarse.pixels, laid))
-    patches = np.abs(cv2.blur(y - _tones(x, y, mask), (PATCH, PATCH)))[mask]
+    x, y = (smooth_grey(layer) for layer in (coarse.pixels, laid))
+    patches = np.abs(cv2.blur(y - tones(x, y, mask), (PATCH, PATCH)))[mask]
     return float(np.quantile(patches, 0.9995))
-
-
-def _grey(layer: np.ndarray) -> np.ndarray:
-    cv2 = need_opencv()
-    return cv2.cvtColor(layer, cv2.COLOR_RGB2GRAY)
-
-
-def _smooth_grey(layer: np.ndarray) -> np.ndarray:
-    cv2 = need_opencv()
-    return cv2.GaussianBlur(_grey(layer), (0, 0), 1.0).astype(np.float32)
-
-
-def _tones(x: np.ndarray, y: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """What y is in the mean for pixels of x of the same grey value, for every pixel."""
-    bins = x.astype(np.uint8) >> 2
-    inside = bins[mask]
-    counts = np.bincount(inside, minlength=64)
-    sums = np.bincount(inside, weights=y[mask], minlength=64)
-    known = counts > 0
-    curve = np.interp(np.arange(64), np.flatnonzero(known), sums[known] / counts[known])
-    return curve[bins].astype(np.float32)
 
 
 def _flat(layer: np.ndarray, mask: np.ndarray) -> float:

@@ -7,6 +7,7 @@ from patchreorder.search.duplicates import find_duplicates
 from patchreorder.search.groups import joined
 from patchreorder.search.images import ImageFile
 from patchreorder.search.index import Index
+from patchreorder.search.keeping import KeepRule
 from patchreorder.search.relations import COPY, SIMILAR, Relation
 
 from .photographs import photograph
@@ -73,4 +74,15 @@ def test_two_parts_of_one_image_are_joined_by_it(tmp_path):
     whole.crop((260, 60, 470, 350)).save(tmp_path / "in/right.png")
     made(tmp_path / "in", tmp_path / "out")
     (group,) = find_duplicates(Index(tmp_path / "out")).groups
-    assert [member.file.name for member in group] == ["whole.png", "left.png", "right.png"]
+    assert [(member.file.name, member.keep) for member in group] == [
+        ("whole.png", True),
+        ("left.png", False),
+        ("right.png", False),
+    ]
+    (group,) = find_duplicates(Index(tmp_path / "out"), keep=KeepRule("name")).groups  # the shortest
+    assert [(member.file.name, member.keep) for member in group] == [
+        ("left.png", True),
+        ("right.png", True),
+        ("whole.png", False),
+    ]
+    assert group[1].why == "the other one that is kept does not show it"

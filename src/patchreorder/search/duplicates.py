@@ -12,7 +12,7 @@ from patchreorder.engine.progress import SILENT, Screen
 from patchreorder.untrusted import quoted
 
 from .candidates import index_candidates
-from .groups import joined
+from .groups import joined, shows
 from .hashes import negative_hash, similar_hashes
 from .images import ImageFile
 from .index import Index
@@ -34,7 +34,7 @@ class Member:
     Args:
         file: as the index knows it.
         path: of it.
-        keep: whether to keep it; all files of a reference folder are.
+        keep: whether to keep it; also all files of a reference folder, and what the kept file does not show.
         relation: what it is to the file `of`; None for the file that is kept.
         of: the file that is kept, or where these two could not be compared, another one of the group.
         words: the relation in plain words.
@@ -205,16 +205,20 @@ def _members(
         if of is not kept:
             words = f"{words} (of {quoted(of.name)})"
         path = index.root / file.name
-        reference = rule.is_reference(path)
+        why = ""
+        if rule.is_reference(path):
+            why = "in a reference folder"
+        elif of is not kept and not shows(kept, file, of, relations):
+            why = "the other one that is kept does not show it"
         members.append(
             Member(
                 file=file,
                 path=path,
-                keep=reference,
+                keep=bool(why),
                 relation=relation,
                 of=of.name,
                 words=words,
-                why="in a reference folder" if reference else "",
+                why=why,
             )
         )
     return members

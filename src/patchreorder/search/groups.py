@@ -14,7 +14,7 @@ import numpy as np
 
 from .images import ImageFile
 from .local_features import inverse, mapped, need_opencv
-from .relations import WHOLE, Relation
+from .relations import OVERLAP, WHOLE, Relation
 from .verification import Pair
 
 SAME_FRAME = 0.985  # the share of each frame in the other one, of two images that show the same part
@@ -79,10 +79,8 @@ def _within_collages(copies: Mapping[Pair, Relation], sizes: Mapping[str, tuple[
             (other, one, relation.second, relation.first, inverse(matrix)),
         ):
             if share >= WHOLE and rest < WHOLE:
-                wide, high = sizes[part]
-                corners = np.array([[0, 0], [wide, 0], [wide, high], [0, high]], np.float64) - 0.5
                 scale = float(np.sqrt(abs(np.linalg.det(there[:, :2]))))
-                inside[whole].append((part, mapped(there, corners).astype(np.float32), scale))
+                inside[whole].append((part, _frame(sizes[part], there), scale))
     for whole, parts in inside.items():
         area = float(np.prod(sizes[whole]))
         for (one, own, scale), (other, others, size) in combinations(parts, 2):
@@ -92,6 +90,31 @@ def _within_collages(copies: Mapping[Pair, Relation], sizes: Mapping[str, tuple[
             if min(scale, size) < SHARP or sum(areas) > FILLED * area:
                 yield (one, whole) if one < whole else (whole, one)
                 yield (other, whole) if other < whole else (whole, other)
+
+
+def shows(kept: ImageFile, file: ImageFile, between: ImageFile, relations: Mapping[Pair, Relation]) -> bool:
+    """Whether the kept file shows most of another one, if a third file is a verified copy of both.
+
+    Two parts of one image may be copies of it, and still have nothing in common.
+    """
+    matrix = np.eye(3)
+    for one, other in ((file, between), (between, kept)):
+        relation = relations.get((one.digest, other.digest))
+        if relation is None:
+            found = relations.get((other.digest, one.digest))
+            relation = found.reversed() if found is not None else None
+        if relation is None or not relation.is_copy or relation.matrix is None:
+            return False
+        matrix = np.vstack([np.array(relation.matrix), [0, 0, 1]]) @ matrix
+    own, frame = _frame((file.width, file.height), matrix[:2]), _frame((kept.width, kept.height), np.eye(3)[:2])
+    return _common(own, frame) > OVERLAP * _area(own)
+
+
+def _frame(size: tuple[int, int], matrix: np.ndarray) -> np.ndarray:
+    """The corners (4, 2), float32, of a file's frame by a map."""
+    wide, high = size
+    corners = np.array([[0, 0], [wide, 0], [wide, high], [0, high]], np.float64) - 0.5
+    return mapped(matrix, corners).astype(np.float32)
 
 
 def _area(corners: np.ndarray) -> float:

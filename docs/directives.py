@@ -363,11 +363,12 @@ def speed_duplicates() -> str:
             "" if row["recall"] is None else f"{row['recall']:.3f}",
             f"{row['precision']:.4f}",
             ", ".join(f"{seconds:.0f}" for seconds in row["seconds"].values()),
+            own["commit"][:7],
         ]
         for name, own in _benchmark("duplicates")["sets"].items()
         for row in own["rows"]
     ]
-    heads = ["set", "method", "photographs", "copies", "recall", "precision", "seconds"]
+    heads = ["set", "method", "photographs", "copies", "recall", "precision", "seconds", "commit"]
     about = "[options, kinds of change, machines](DATA/benchmark_duplicates.json)"
     made = f"`python benchmarks/duplicates.py --help`, {about}"
     return f"{_sheet(heads, rows, texts=2)}\n\n{made}\n{{: .caption }}"

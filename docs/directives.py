@@ -277,7 +277,10 @@ def speed_operator() -> str:
 
 
 def _maker(found: dict[str, Any]) -> str:
-    return str(re.split(r"\W", found["machine"]["processor"])[0])
+    """The maker of a processor, with the family that tells those of one maker apart."""
+    processor = found["machine"]["processor"]
+    family = re.search(r"family \d+", processor)
+    return ", ".join([re.split(r"\W", processor)[0], *([family[0]] if family else [])])
 
 
 def speed_training() -> str:

@@ -81,6 +81,12 @@ def test_directives():
     assert text == "x ![Errors](../data/upright.svg) y"
 
 
+def test_processors_of_one_maker_are_told_apart():
+    heads = directives.speed("operator").splitlines()[0].split("|")[3:-1]
+    assert len(directives.OPERATOR_FILES) >= 3
+    assert len(set(heads)) == len(heads) == len(directives.BESIDE) * len(directives.OPERATOR_FILES)
+
+
 @pytest.mark.parametrize(
     "asked",
     ['value("table1", "short", "none", "R")', 'value("table1", "short", "unrolled_cnn", "T")', 'figure("no.svg", "")']

@@ -37,6 +37,12 @@ def test_a_change_is_named(change):
     assert np.allclose(back.reversed().matrix, found.matrix, atol=0.02 * max(first.size))
 
 
+def test_tiny_images_say_too_little():
+    large = photograph(3)
+    assert related(large, large.resize((64, 48), Image.Resampling.LANCZOS)).is_copy
+    assert not related(large, large.resize((28, 21), Image.Resampling.LANCZOS)).is_copy
+
+
 def test_several_changes_at_once():
     first = photograph(2)
     second = encoded(first.transpose(Image.Transpose.FLIP_LEFT_RIGHT).crop((0, 0, 256, 192)).resize((179, 134)), 40)

@@ -40,6 +40,7 @@ NEARLY = 0.03  # of the side: corners that are less apart, but not the same, are
 CONTAINED = 0.993  # the share of a frame that lies in the other one; camera shots of one thing overlap, copies contain
 PLAIN, FILLED = 24, 10  # levels, of 255, that the colours of a border differ by; of one that stands for a frame
 BORDER = 0.995  # the share of pixels of a border that have its colour
+SMALLEST = 32.0  # pixels: the least side of an overlap; two shots of a face look the same on 23x28
 TEXTURED = 200.0  # pixels with texture, at least
 ALIKE = 0.9  # correlation of thumbnails for which whole frames are compared
 SCENE = 20  # features that agree, in another shot of the same scene
@@ -273,7 +274,7 @@ def can_be_copy(first: Picture, second: Picture, found: Comparison) -> bool:
     """Whether there is enough to compare, and one frame lies in the other but for a border."""
     if max(found.first, found.second) < OVERLAP or found.texture * found.side**2 < TEXTURED or found.median < LEAST:
         return False
-    if _moved(found):
+    if found.side < SMALLEST or _moved(found):
         return False
     return (
         max(found.first, found.second) >= CONTAINED

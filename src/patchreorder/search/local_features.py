@@ -5,6 +5,7 @@ OpenCV does the work; it is the extra `duplicates`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -22,7 +23,8 @@ RATIO = 0.85  # of the distances of the nearest and the second nearest feature
 TOLERANCE = 3.0  # pixels between a feature and its mapped partner
 LEAST = 8  # features that must agree on the map
 STRETCH = 2.5  # the most that a map may stretch one direction against the other
-STRONGEST = 150  # features that decide whether an image is compared with the negative of another one
+QUICK, HINT = 300, 5  # so many of the strongest features decide, if so few agree, whether all are compared
+NEGATIVES = 150  # and so many whether an image is compared with the negative of another one
 COLOURS, LARGEST_COLOUR, FILLED = 6, 0.25, 0.8  # what the most frequent colour and the first six fill in a drawn image
 THUMBNAIL = 24  # pixels a side of the thumbnail for quick comparisons
 
@@ -63,6 +65,13 @@ class Features(NamedTuple):
         """Unit vectors (n, 128), float32."""
         vectors = self.codes.astype(np.float32)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+
+    def strongest(self, count: int) -> Features:
+        return Features(self.points[:count], self.codes[:count])
+
+    def negative(self) -> Features:
+        """Those of the image with inverted colours."""
+        return Features(self.points, self.codes[:, _NEGATIVE])
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +180,12 @@ class Picture:
         length = float(np.linalg.norm(small))
         return small / length if length > 0.5 * THUMBNAIL else np.zeros_like(small)
 
+    @cached_property
+    def symmetries(self) -> np.ndarray:
+        """The thumbnail in its eight symmetries (8, values): rotated to the left, then the same of the mirrored one."""
+        shown = [np.rot90(own, quarter) for own in (self.thumbnail, self.thumbnail[:, ::-1]) for quarter in range(4)]
+        return np.stack(shown).reshape(8, -1)
+
 
 class Alignment(NamedTuple):
     """A map (2, 3) from the pixels of one picture to those of another, and how many features agree."""
@@ -181,25 +196,29 @@ class Alignment(NamedTuple):
 
 
 def align(first: Picture, second: Picture) -> Alignment | None:
-    """The affine map of the local features that most of them agree on, also to the negative; None if too few do."""
+    """The affine map of the local features that most of them agree on, also to the negative; None if too few do.
+
+    The strongest features tell most pairs apart in less than half the time of all.
+    """
     one, other = first.features, second.features
-    best = _best_map(one, other)
-    if best is None:
-        strongest = Features(other.points[:STRONGEST], other.codes[:STRONGEST, _NEGATIVE])
-        if _best_map(Features(one.points[:STRONGEST], one.codes[:STRONGEST]), strongest) is not None:
-            best = _best_map(one, Features(other.points, other.codes[:, _NEGATIVE]))
-            return None if best is None else best._replace(negative=True)
-    return best
+    if _best_map(one.strongest(QUICK), other.strongest(QUICK), least=HINT) is not None:
+        best = _best_map(one, other)
+        if best is not None:
+            return best
+    if _best_map(one.strongest(NEGATIVES), other.strongest(NEGATIVES).negative()) is not None:
+        best = _best_map(one, other.negative())
+        return None if best is None else best._replace(negative=True)
+    return None
 
 
-def _best_map(one: Features, other: Features) -> Alignment | None:
-    """The affine map, mirrored or not, that most features agree on; None if too few do."""
+def _best_map(one: Features, other: Features, *, least: int = LEAST) -> Alignment | None:
+    """The affine map, mirrored or not, that most features agree on; None if fewer than `least` do."""
     cv2 = need_opencv()
     own, others = one.vectors, other.vectors
     best = None
     for mirrored in (False, True):
         pairs = _matches(own, np.ascontiguousarray(others[:, _MIRRORED]) if mirrored else others)
-        if len(pairs) < max(LEAST, best.features if best else 0):
+        if len(pairs) < max(least, best.features if best else 0):
             continue
         matrix, agree = cv2.estimateAffine2D(
             one.points[pairs[:, 0]],
@@ -212,28 +231,25 @@ def _best_map(one: Features, other: Features) -> Alignment | None:
         )
         if matrix is None or not plausible(matrix) or (np.linalg.det(matrix[:, :2]) < 0) != mirrored:
             continue
-        if (count := int(agree.sum())) >= max(LEAST, best.features + 1 if best else 0):
+        if (count := int(agree.sum())) >= max(least, best.features + 1 if best else 0):
             best = Alignment(matrix, count)
     return best
 
 
 class Symmetry(NamedTuple):
-    """How well thumbnails correlate in one of the eight symmetries, its map of the whole frames, and of a negative."""
+    """How well thumbnails correlate in one of the eight symmetries, which, and whether one is a negative."""
 
     correlation: float
-    matrix: np.ndarray
+    quarter: int
+    mirrored: bool
     negative: bool
 
 
 def best_symmetry(first: Picture, second: Picture) -> Symmetry:
     """The symmetry in which thumbnails correlate best, or in which one and the negative of the other do."""
-    found = []
-    for mirrored in (False, True):
-        shown = first.thumbnail[:, ::-1] if mirrored else first.thumbnail
-        for quarter in range(4):
-            found.append((float((np.rot90(shown, quarter) * second.thumbnail).sum()), quarter, mirrored))
-    correlation, quarter, mirrored = max(found, key=lambda item: abs(item[0]))
-    return Symmetry(abs(correlation), frame_map(first, second, quarter, mirrored), correlation < 0)
+    found = first.symmetries @ second.thumbnail.reshape(-1)
+    best = int(np.abs(found).argmax())
+    return Symmetry(float(abs(found[best])), best % 4, best >= 4, bool(found[best] < 0))
 
 
 def frame_map(first: Picture, second: Picture, quarter: int, mirrored: bool) -> np.ndarray:
@@ -268,8 +284,10 @@ def whole_frames(first: Picture, second: Picture, matrix: np.ndarray) -> np.ndar
 
 def plausible(matrix: np.ndarray) -> bool:
     """Whether a map is one of a copy: not stretched much, and not larger or smaller than 12 times."""
-    large, small = np.linalg.svd(matrix[:, :2], compute_uv=False)
-    return bool(small > 1 / 12 and large < 12 and large < STRETCH * small)
+    (a, b), (c, d) = matrix[:, :2].tolist()
+    total, difference = math.hypot(a + d, c - b), math.hypot(a - d, c + b)  # of the two singular values
+    large, small = (total + difference) / 2, abs(total - difference) / 2
+    return small > 1 / 12 and large < 12 and large < STRETCH * small
 
 
 def inverse(matrix: np.ndarray) -> np.ndarray:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .comparison import HAND, Comparison, compare, largest_difference, refine
-from .local_features import SIDE, Picture, align, best_symmetry, inverse, mapped, whole_frames
+from .local_features import SIDE, Picture, align, best_symmetry, frame_map, inverse, mapped, whole_frames
 
 # Chosen by benchmarks/copy_rule.py on several sets, whose rows were not kept, before `bend` was there and before drift
 # and overlay were measured as now. The logarithm of the odds that two aligned images are copies, in the order of
@@ -90,7 +90,7 @@ class Relation:
 
     def values(self) -> dict[str, Any]:
         """As JSON values, rounded."""
-        found = asdict(self) | {"bordered": list(self.bordered)}
+        found = {own.name: getattr(self, own.name) for own in fields(self)} | {"bordered": list(self.bordered)}
         return {key: round(value, 4) if isinstance(value, float) else value for key, value in found.items()}
 
     @classmethod
@@ -196,7 +196,8 @@ def comparisons(first: Picture, second: Picture) -> Iterator[Laid]:
     symmetry = best_symmetry(first, second)
     if symmetry.correlation > ALIKE:
         shown = second.negative if symmetry.negative else second
-        yield Laid(compare(first, shown, symmetry.matrix), shown, 0, symmetry.negative)
+        whole = frame_map(first, second, symmetry.quarter, symmetry.mirrored)
+        yield Laid(compare(first, shown, whole), shown, 0, symmetry.negative)
     aligned = align(first, second)
     if aligned is not None:
         shown = second.negative if aligned.negative else second

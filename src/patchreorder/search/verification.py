@@ -27,7 +27,7 @@ from .images import Box, part_of
 from .local_features import SIDE, Picture, need_opencv
 from .relations import COPY, DETAIL, SIMILAR, Relation, is_drawn, relate, same_drawing
 
-FORMAT = 16  # raise it when relations change
+FORMAT = 17  # raise it when relations change
 FILE = ".relations.jsonl"  # in the folder of the index
 TOGETHER = 256  # pairs that a worker gets at a time, at most
 KEPT = 800  # pictures that a worker keeps in memory, 0.4 MB each

@@ -97,7 +97,7 @@ def test_batches_change_nothing(images):
     assert parts.result()["pose"].moved == pytest.approx(whole.moved, rel=1e-5)
 
 
-def test_a_pose_that_leaves_nothing_tocompare_is_left_out(images):
+def test_a_pose_that_leaves_nothing_to_compare_is_left_out(images):
     found = MapEquivariance()
     found.start(images)
     to = _moves(Pose(right=0.9), torch.ones(len(images), 2), (SIZE, SIZE))
@@ -123,7 +123,7 @@ def test_a_generator_is_the_derivative_of_its_poses(generator, axis, pose, time)
 
 
 def derivative(network, images, generator):
-    return compare(lambda x: {"": network(x)}, images, [generator])[""][generator].value
+    return compare(lambda x: {"": network(x)}, images, {"": network(images)}, [generator])[""][generator].value
 
 
 def test_the_derivative_of_a_circular_convolution_is_zero(images):
@@ -142,4 +142,5 @@ def test_the_derivative_of_a_circular_convolution_is_zero(images):
 def test_the_derivative_of_maps_that_never_change_is_one_of_moving_ones_or_none(images):
     still = images[:1].expand_as(images).clone()
     assert derivative(lambda x: still, images, "shift") == pytest.approx(1)
-    assert compare(lambda x: {"": torch.ones_like(x)}, images, ["shift"]) == {}
+    ones = {"": torch.ones_like(images)}
+    assert compare(lambda x: ones, images, ones, ["shift"]) == {}

@@ -40,7 +40,7 @@ SETTINGS = {
     "few": ("generated", "drawn", "demo", "smoke"),
     "ablations": ("short", "smoke"),
     "family": ("short", "smoke"),
-    "upright": ("short", "smoke"),
+    "upright": ("short", "long", "smoke"),
     "table2": ("paper", "smoke"),
     "table2_grocery": ("short", "wide", "smoke"),
     "table2_cifar10": ("short", "smoke"),

@@ -185,9 +185,11 @@ def test_four_processes_one_of_them_killed(many, tmp_path, request, kind, die):
 def test_the_same_part_twice_at_the_same_time(many, tmp_path):
     out = tmp_path / "out"
     begun = [start(many, out, Part(1, 1), None, 0) for _ in range(3)]
+    described = []
     for process, pipe in begun:
-        assert pipe.recv() > 0
+        described.append(pipe.recv())
         process.join()
+    assert any(described)  # one that begins late, on a busy machine, may find everything done
     model = Colours()
     made(many, out, model)
     assert model.seen == 0

@@ -4,8 +4,8 @@
 
 DIR holds train/CLASS/*.jpg and val/CLASS/*.jpg; up to N photographs of each class, the first by name, are used of each
 part of a folder. A network is trained once for each folder; for each share a head is fitted to what the mixed network
-describes, as `fit` does. Tested as they are, in the poses of `fit`'s report and at 6 of 24 rotations. Share 0 is the
-frozen backbone. `all 360 degrees` is the mean over the rotations.
+describes, as `fit` does. Tested in the poses of `fit`'s report, as they are
+and in five others. Share 0 is the frozen backbone.
 """
 
 from __future__ import annotations

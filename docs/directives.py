@@ -179,7 +179,7 @@ def worth(recipe: str, setting: str, than: str) -> str:
 
 
 def by_class(recipe: str, setting: str, column: str) -> str:
-    """A column of a setting after training on so many images of each class, and on all; the number of seeds."""
+    """A column of a setting after training on so many images of each class, and on all; the fewest seeds of a cell."""
     fewer = re.compile(rf"{re.escape(setting)},per_class=(\d+)")
     found = {int(own[1]): table for table in committed()[recipe].tables if (own := fewer.fullmatch(table.setting))}
     shown = {f"{n} a class": found[n] for n in sorted(found)} | {"all": find(recipe, setting)}
@@ -189,7 +189,8 @@ def by_class(recipe: str, setting: str, column: str) -> str:
         cells = [own.cells.get((row.name, column)) for own in shown.values()]
         if cells[0] and cells[0].results:
             means = [cell and cell.mean is not None and number(cell.mean, cell.digits) for cell in cells]
-            rows.append([f"{row.title} ({len(cells[0].results)})", *(mean or "" for mean in means)])
+            seeds = min(len(cell.results) for cell in cells if cell and cell.results)
+            rows.append([f"{row.title} ({seeds})", *(mean or "" for mean in means)])
     title = next(own.title for own in first.columns if own.name == column)
     made = f"`{find(recipe, setting).command} --change per_class=N`, [rows](DATA/{recipe}.jsonl)\n{{: .caption }}"
     return f"{_sheet([title, *shown], rows)}\n\n{made}"

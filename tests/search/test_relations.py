@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter, ImageFont, ImageOps
 
-from patchreorder.search import relations
+from patchreorder.search import local_features, relations
 from patchreorder.search.local_features import Picture
 from patchreorder.search.relations import COPY, SIMILAR, Relation, relate
 
@@ -212,3 +212,20 @@ def test_json_values_keep_a_relation():
     again = Relation.of_values(found.values())
     assert again.words() == found.words() == "mirrored"
     assert again.reversed().reversed().pose == pytest.approx(found.pose, abs=1e-3)
+
+
+def test_only_the_strongest_features_of_images_that_share_nothing_are_matched(monkeypatch):
+    sizes = []
+    real = local_features._matches
+
+    def matches(one, other):
+        sizes.append(max(len(one), len(other)))
+        return real(one, other)
+
+    monkeypatch.setattr(local_features, "_matches", matches)
+    first, second = (Picture.of(photograph(seed, (480, 360))) for seed in (21, 22))
+    assert min(len(first.features.points), len(second.features.points)) > local_features.QUICK
+    assert not relate(first, second).is_copy
+    assert max(sizes) == local_features.QUICK
+    assert relate(first, Picture.of(photograph(21, (480, 360)).crop((90, 30, 430, 300)))).is_copy
+    assert max(sizes) > local_features.QUICK

@@ -222,3 +222,15 @@ def test_a_photograph_that_changes_meanwhile_is_an_error(stripes, tmp_path):
     Image.new("RGB", (80, 80)).save(path)
     with pytest.raises(ValueError, match="fit again"):
         finetune.finetuned(fitted, tmp_path / "out", options, epochs=0.1)
+
+
+@pytest.mark.usefixtures("better")
+def test_without_a_readable_test_photograph(stripes, tmp_path):
+    for name in ("coarse", "fine"):
+        (tmp_path / "parts/val" / name).mkdir(parents=True)
+        (tmp_path / "parts/val" / name / "broken.png").write_bytes(b"no image")
+    stripes.rename(tmp_path / "parts/train")
+    made = run(tmp_path / "parts", tmp_path / "out", 0.1)
+    assert made.report["finetune"]["kept"]
+    assert made.report["test"] == 0
+    assert made.report["accuracy"] == {}
